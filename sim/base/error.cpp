@@ -1,0 +1,71 @@
+#include "sim/base/error.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace dbo {
+namespace {
+
+std::string place_and_message(const std::string& file, const std::string& pointer, const std::string& message) {
+  std::string text = file;
+  if (!pointer.empty()) text += (text.empty() ? "" : ": ") + pointer;
+  return text + (text.empty() ? "" : ": ") + message;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t up = row[j];
+      const std::size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
+      diagonal = up;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+InputError::InputError(std::string file, std::string pointer, std::string message)
+    : Error(place_and_message(file, pointer, message)),
+      file_(std::move(file)),
+      pointer_(std::move(pointer)),
+      message_(std::move(message)) {}
+
+std::string_view nearest_name(std::string_view name, const std::vector<std::string_view>& known) {
+  std::string_view best;
+  // A third of the letters wrong is still a likely typing error; more is another word.
+  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  for (const std::string_view candidate : known) {
+    const std::size_t distance = edit_distance(name, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::string known_names(std::string_view name, const std::vector<std::string_view>& known) {
+  std::string text = "(known: ";
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += known[i];
+  }
+  const std::string_view near = nearest_name(name, known);
+  if (!near.empty()) text.append("; did you mean \"").append(near).append("\"?");
+  return text + ")";
+}
+
+void throw_internal(std::string_view condition, std::string_view detail, std::source_location where) {
+  std::string text = "internal error: ";
+  text.append(detail).append(" [").append(condition).append("] at ").append(where.file_name());
+  text.append(":").append(std::to_string(where.line()));
+  throw InternalError(text);
+}
+
+}  // namespace dbo
