@@ -1,0 +1,89 @@
+// What every op of a plan costs, by rank group, layer class, ubatch and op: the only input the engine takes besides the
+// plan. Made by fixed.h, analytical.h or profile.h; times are rounded to Ns there and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/base/units.h"
+#include "sim/plan/plan.h"
+
+namespace dbo {
+
+/// What limits an op's speed once it shares the GPU.
+struct OpDemand {
+  std::int64_t flops = 0;
+  std::int64_t hbm_bytes = 0;   ///< read and written, weights included
+  std::int64_t port_bytes = 0;  ///< over this rank's NVLink or NIC port, larger direction
+  std::int32_t sms = 0;         ///< SMs its kernels hold while they run; 0: copy engine, NIC or unknown
+  std::int32_t tiles = 0;       ///< thread blocks of its longest kernel, for waves; 0: not quantised
+  bool cooperative = false;     ///< needs all its SMs at once to start
+};
+
+/// One op on one rank, alone on the SMs it may use.
+struct OpCost {
+  /// The kernel's own time: compute op, send, receive (after its data is there), copy; for a comm kernel the whole time
+  /// from the moment every rank has started it.
+  Ns time{};
+  /// Receives only: from the end of the slowest send to the arrival of the last byte at this rank, ports free.
+  Ns wire{};
+  /// Comm kernels that block the host: from the moment every rank has started it until the host knows the counts.
+  Ns notify{};
+  OpDemand demand;
+
+  friend bool operator==(const OpCost& a, const OpCost& b) {
+    return a.time == b.time && a.wire == b.wire && a.notify == b.notify;
+  }
+};
+
+/// Host costs of each instruction, and the gaps of a replayed graph.
+struct HostCosts {
+  Ns launch{}, record{}, wait{}, yield{};  ///< eager: host time of each instruction
+  Ns graph_launch{};                       ///< graph: host time of the one launch
+  Ns node_gap{};                           ///< graph: from the end of an op to the start of the next on its lane
+  Ns lane_gap{};                           ///< graph: added when the op before it is on another lane
+};
+
+class CostTable {
+ public:
+  /// `group_of_rank` [world.ranks]: ranks with equal costs share a group. `class_of_layer` [layers]: layers whose ops
+  /// cost the same share a class (class 0 also serves ops outside the layers).
+  CostTable(const Plan& plan, std::vector<int> group_of_rank, std::vector<int> class_of_layer);
+
+  int groups() const { return groups_; }
+  int layer_classes() const { return layer_classes_; }
+  int ubatches() const { return ubatches_; }
+  const std::vector<int>& group_of_rank() const { return group_of_rank_; }
+  int layer_class(std::int32_t layer) const {
+    return layer < 0 ? 0 : class_of_layer_[static_cast<std::size_t>(layer) % class_of_layer_.size()];
+  }
+
+  OpCost& at(int group, int layer_class, int ubatch, OpId op) { return costs_[index(group, layer_class, ubatch, op)]; }
+  const OpCost& at(int group, int layer_class, int ubatch, OpId op) const {
+    return costs_[index(group, layer_class, ubatch, op)];
+  }
+
+  HostCosts host;
+  std::vector<std::string> assumptions;  ///< what was assumed or left out, for summary.json
+
+  /// Durations of single launches by `plan_op` (replayed foreign traces); empty: none.
+  std::vector<Ns> by_plan_op;
+
+ private:
+  std::size_t index(int group, int layer_class, int ubatch, OpId op) const {
+    return ((static_cast<std::size_t>(group) * static_cast<std::size_t>(layer_classes_) +
+             static_cast<std::size_t>(layer_class)) *
+                static_cast<std::size_t>(ubatches_) +
+            static_cast<std::size_t>(ubatch)) *
+               ops_ +
+           op;
+  }
+
+  std::vector<int> group_of_rank_, class_of_layer_;
+  int groups_ = 1, layer_classes_ = 1, ubatches_ = 1;
+  std::size_t ops_ = 0;
+  std::vector<OpCost> costs_;
+};
+
+}  // namespace dbo
