@@ -39,10 +39,15 @@ struct AttentionShape {
   bool qk_norm = false;
   bool qkv_bias = false;
   int sliding_window = 0;  ///< tokens an attention layer with a window sees; 0 when none has one
-  int window_period = 0;   ///< layer l has the window when l % window_period == 0; 0 when none has one
+  int window_period = 0;   ///< the last of each `window_period` layers sees everything, the others have the window;
+                           ///< 0: every layer has it
   int index_heads = 0;     ///< sparse attention: heads of the indexer, 0 when attention is dense
   int index_head_dim = 0;
   int index_top_k = 0;  ///< sparse attention: cached tokens a query attends to
+
+  bool has_window(int layer) const {
+    return sliding_window > 0 && (window_period == 0 || layer % window_period != window_period - 1);
+  }
 
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
@@ -50,7 +55,7 @@ struct AttentionShape {
 enum class Scoring : std::uint8_t { Softmax, Sigmoid, SoftmaxOverTopK };
 
 struct MoeShape {
-  int routed_experts = 0;
+  int routed_experts = 0;  ///< 0 when only the layer counts are known: one a rank
   int top_k = 0;
   int intermediate = 0;         ///< width of one routed expert
   int shared_experts = 0;       ///< 0: the model has no op S
