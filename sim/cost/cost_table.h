@@ -45,6 +45,9 @@ struct HostCosts {
   Ns lane_gap{};                           ///< graph: added when the op before it is on another lane
 };
 
+/// How many ubatches the launches and loads of a plan speak of; at least 1.
+int plan_ubatches(const Plan& plan);
+
 class CostTable {
  public:
   /// `group_of_rank` [world.ranks]: ranks with equal costs share a group. `class_of_layer` [layers]: layers whose ops
@@ -65,9 +68,11 @@ class CostTable {
   }
 
   HostCosts host;
+  bool host_blocks = true;               ///< false: a HostWait takes no time (fixed costs)
   std::vector<std::string> assumptions;  ///< what was assumed or left out, for summary.json
 
-  /// Durations of single launches by `plan_op` (replayed foreign traces); empty: none.
+  /// Durations of single launches by `plan_op` (replayed foreign traces), -1 where the op's own cost holds; launches
+  /// past the end have their op's cost too. Empty: none.
   std::vector<Ns> by_plan_op;
 
  private:
@@ -85,5 +90,8 @@ class CostTable {
   std::size_t ops_ = 0;
   std::vector<OpCost> costs_;
 };
+
+/// A table of one group and one layer class, all costs 0.
+CostTable uniform_table(const Plan& plan);
 
 }  // namespace dbo
