@@ -9,6 +9,7 @@
 
 #include "sim/base/model_shape.h"
 #include "sim/base/op_kind.h"
+#include "sim/base/settings.h"
 #include "sim/base/transport.h"
 
 namespace dbo {
@@ -22,10 +23,6 @@ using EventId = std::uint16_t;   ///< index into Plan::events
 /// The two lanes of every schedule. Plans of foreign traces may have more.
 inline constexpr LaneId kComputeLane = 0;
 inline constexpr LaneId kCommLane = 1;
-
-enum class Execution : std::uint8_t { Eager, Graph };
-
-enum class SmControl : std::uint8_t { Limit, GreenContext, None };
 
 /// The step's SM budget. `comm` 0: no SM is set aside and compute kernels may use the whole GPU.
 struct SmBudget {
@@ -131,20 +128,6 @@ struct RankClass {
   int load = 0;                            ///< index into Plan::loads
 
   friend bool operator==(const RankClass&, const RankClass&) = default;
-};
-
-enum class RoutingKind : std::uint8_t { Balanced, Uniform, Zipf, Table };
-
-/// Which experts tokens go to; routing.h turns it into rows and bytes.
-struct Routing {
-  RoutingKind kind = RoutingKind::Balanced;
-  double alpha = 0;  ///< Zipf exponent
-  std::uint64_t seed = 0;
-  bool per_layer = false;                  ///< a fresh draw for every layer
-  std::vector<std::vector<double>> table;  ///< Table: share of each expert, one row for all layers or a row a layer
-  int redundant = 0;                       ///< replicas beyond the model's experts
-
-  friend bool operator==(const Routing&, const Routing&) = default;
 };
 
 struct World {

@@ -1,0 +1,27 @@
+// Small choices that a config makes and a plan carries.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace dbo {
+
+enum class Execution : std::uint8_t { Eager, Graph };
+
+enum class SmControl : std::uint8_t { Limit, GreenContext, None };
+
+enum class RoutingKind : std::uint8_t { Balanced, Uniform, Zipf, Table };
+
+/// Which experts tokens go to; sim/plan/routing.h turns it into rows and bytes.
+struct Routing {
+  RoutingKind kind = RoutingKind::Balanced;
+  double alpha = 0;  ///< Zipf exponent
+  std::uint64_t seed = 0;
+  bool per_layer = false;                  ///< a fresh draw for every layer
+  std::vector<std::vector<double>> table;  ///< Table: share of each expert, one row for all layers or a row a layer
+  int redundant = 0;                       ///< replicas beyond the model's experts
+
+  friend bool operator==(const Routing&, const Routing&) = default;
+};
+
+}  // namespace dbo
