@@ -42,13 +42,19 @@ std::shared_ptr<const JsonDocument> json_document(std::string_view text, std::st
 }
 
 std::shared_ptr<const JsonDocument> json_document(Json root, std::string file) {
-  return std::make_shared<const JsonDocument>(JsonDocument{std::move(file), std::move(root)});
+  return std::make_shared<const JsonDocument>(JsonDocument{std::move(file), std::move(root), nullptr});
 }
 
 std::string JsonRef::pointer() const {
   std::string path;
   find_path(document_->root, value_, path);
   return path.empty() ? "/" : path;
+}
+
+void JsonRef::note_asked(std::string_view key) const {
+  if (!document_->asked) return;
+  const std::string path = pointer();
+  document_->asked->insert((path == "/" ? "" : path) + "/" + std::string(key));
 }
 
 void JsonRef::fail(const std::string& message) const {
@@ -130,6 +136,7 @@ ObjectReader::ObjectReader(const JsonRef& ref, std::string_view what) : ref_(ref
 
 std::optional<JsonRef> ObjectReader::find(std::string_view key) {
   known_.push_back(key);
+  ref_.note_asked(key);
   const Json* value = ref_.value().find(key);
   if (value == nullptr) return std::nullopt;
   return JsonRef(ref_, *value);

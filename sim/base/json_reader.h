@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,8 @@ namespace dbo {
 struct JsonDocument {
   std::string file;
   Json root;
+  /// When set, collects the pointer of every key an ObjectReader asks for: what a reader knows, for tests of schemas.
+  std::shared_ptr<std::set<std::string>> asked;
 };
 
 /// Reads and parses a file. Throws InputError when it cannot be read or parsed.
@@ -36,6 +39,8 @@ class JsonRef {
   const Json& value() const { return *value_; }
   const std::string& file() const { return document_->file; }
   std::string pointer() const;
+  /// Notes that `key` of this object was asked for, when the document collects that.
+  void note_asked(std::string_view key) const;
 
   /// Throws InputError at this place.
   [[noreturn]] void fail(const std::string& message) const;

@@ -56,3 +56,12 @@ TEST_CASE("json_reader: a long value is cut in the message, not inside a charact
   CHECK(text.size() <= 34);
   CHECK(text.substr(text.size() - 3) == "...");
 }
+
+TEST_CASE("json_reader: a document can collect the keys that readers ask for") {
+  const auto document =
+      std::make_shared<JsonDocument>(JsonDocument{"f.json", parse_json(R"({"a": [{}, {}]})", "f.json"), {}});
+  document->asked = std::make_shared<std::set<std::string>>();
+  ObjectReader root{JsonRef(document)};
+  for (const JsonRef& item : root.require("a").items()) ObjectReader(item).find("b");
+  CHECK(*document->asked == std::set<std::string>{"/a", "/a/0/b", "/a/1/b"});
+}
