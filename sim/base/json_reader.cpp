@@ -38,10 +38,10 @@ std::shared_ptr<const JsonDocument> load_json(const std::string& path, JsonParse
 
 std::shared_ptr<const JsonDocument> json_document(std::string_view text, std::string file, JsonParseOptions options) {
   Json root = parse_json(text, file, options);
-  return json_document(std::move(root), std::move(file));
+  return wrap_json(std::move(root), std::move(file));
 }
 
-std::shared_ptr<const JsonDocument> json_document(Json root, std::string file) {
+std::shared_ptr<const JsonDocument> wrap_json(Json root, std::string file) {
   return std::make_shared<const JsonDocument>(JsonDocument{std::move(file), std::move(root), nullptr});
 }
 

@@ -27,7 +27,7 @@ std::shared_ptr<const JsonDocument> load_json(const std::string& path, JsonParse
 /// The same for text already in memory; `file` is the name used in messages.
 std::shared_ptr<const JsonDocument> json_document(std::string_view text, std::string file,
                                                   JsonParseOptions options = {});
-std::shared_ptr<const JsonDocument> json_document(Json root, std::string file);
+std::shared_ptr<const JsonDocument> wrap_json(Json root, std::string file);
 
 /// A place in a document. Cheap to copy: the pointer text is found by search only when an error needs it.
 class JsonRef {
