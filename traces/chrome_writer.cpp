@@ -1,11 +1,9 @@
 #include "traces/chrome_writer.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 
 #include "sim/base/error.h"
-#include "sim/base/files.h"
+#include "traces/output_file.h"
 #include "traces/text_out.h"
 
 namespace dbo {
@@ -61,25 +59,10 @@ class SliceHeads {
   std::vector<std::vector<Entry>> heads_;
 };
 
-void put_meta(TextOut& out, const char* what, std::int64_t pid, std::int64_t tid, std::string_view key,
-              const std::string& value) {
-  out.put("{\"ph\":\"M\",\"name\":\"");
-  out.put(what);
-  out.put("\",\"pid\":");
-  out.integer(pid);
-  out.put(",\"tid\":");
-  out.integer(tid);
-  out.put(",\"args\":{\"");
-  out.put(key);
-  out.put("\":");
-  out.put(value);
-  out.put("}},\n");
-}
-
 class Writer {
  public:
-  Writer(const Trace& trace, const ChromeOptions& options)
-      : trace_(trace), options_(options), rows_(make_rows(trace, options.filter)), out_(expected_bytes(trace)) {
+  Writer(const Trace& trace, const ChromeOptions& options, TextOut::Sink sink)
+      : trace_(trace), options_(options), rows_(make_rows(trace, options.filter)), out_(std::move(sink)) {
     std::int64_t first = 0;
     for (const TraceOp& op : trace.ops) first = std::min(first, op.start.time_since_epoch().count());
     shift_ = -first;
@@ -87,17 +70,15 @@ class Writer {
     choose_flows();
   }
 
-  std::string text() {
+  void write() {
     put_head();
     put_names();
     for (std::size_t row = 0; row < rows_.rows.size(); ++row) put_row(row);
     for (const Arrow& arrow : arrows_) put_flow(arrow);
     if (options_.counters)
       for (const TraceCounter& counter : trace_.counters) put_counter(counter);
-    // Every event ends in ",\n"; an object must not have a comma behind its last element.
-    std::string text = out_.take();
-    if (text.size() > 2 && text[text.size() - 2] == ',') text.resize(text.size() - 2);
-    return text + "\n]}\n";
+    out_.put("\n]}\n");
+    out_.flush();
   }
 
  private:
@@ -105,10 +86,6 @@ class Writer {
     std::uint32_t flow = 0;
     FlowEnds ends;
   };
-
-  static std::size_t expected_bytes(const Trace& trace) {
-    return 4096 + trace.ops.size() * 224 + trace.flows.size() * 200;
-  }
 
   void number_rows() {
     int tid = 0;
@@ -147,16 +124,36 @@ class Writer {
     out_.put(",\n\"traceEvents\":[\n");
   }
 
+  void separate() {
+    out_.put(first_ ? "" : ",\n");
+    first_ = false;
+  }
+
+  void put_meta(const char* what, std::int64_t pid, std::int64_t tid, std::string_view key, const std::string& value) {
+    separate();
+    out_.put("{\"ph\":\"M\",\"name\":\"");
+    out_.put(what);
+    out_.put("\",\"pid\":");
+    out_.integer(pid);
+    out_.put(",\"tid\":");
+    out_.integer(tid);
+    out_.put(",\"args\":{\"");
+    out_.put(key);
+    out_.put("\":");
+    out_.put(value);
+    out_.put("}}");
+  }
+
   void put_names() {
     for (std::size_t i = 0; i < rows_.rows.size(); ++i) {
       const Row& row = rows_.rows[i];
       const std::int64_t pid = row.rank + 1;
       if (i == 0 || rows_.rows[i - 1].rank != row.rank) {
-        put_meta(out_, "process_name", pid, 0, "name", "\"rank " + std::to_string(row.rank) + "\"");
-        put_meta(out_, "process_sort_index", pid, 0, "sort_index", std::to_string(row.rank));
+        put_meta("process_name", pid, 0, "name", "\"rank " + std::to_string(row.rank) + "\"");
+        put_meta("process_sort_index", pid, 0, "sort_index", std::to_string(row.rank));
       }
-      put_meta(out_, "thread_name", pid, tids_[i], "name", quoted(row_name(trace_, row)));
-      put_meta(out_, "thread_sort_index", pid, tids_[i], "sort_index", std::to_string(tids_[i]));
+      put_meta("thread_name", pid, tids_[i], "name", quoted(row_name(trace_, row)));
+      put_meta("thread_sort_index", pid, tids_[i], "sort_index", std::to_string(tids_[i]));
     }
   }
 
@@ -170,6 +167,7 @@ class Writer {
     for (const std::uint32_t i : row.ops) {
       const TraceOp& op = trace_.ops[i];
       const SliceHeads::Head& head = heads_.of(op);
+      separate();
       out_.put(head.before_time);
       out_.put(place);
       out_.micros(op.start.time_since_epoch().count() + shift_);
@@ -177,7 +175,6 @@ class Writer {
       out_.micros((op.end - op.start).count());
       out_.put(head.before_args);
       if (options_.args) put_args(op, lane);
-      out_.put(",\n");
     }
   }
 
@@ -203,6 +200,7 @@ class Writer {
   void put_end(const Arrow& arrow, bool start) {
     const TraceFlow& flow = trace_.flows[arrow.flow];
     const std::uint32_t row = rows_.row_of_op[start ? flow.from : flow.to];
+    separate();
     out_.put(start ? "{\"ph\":\"s\"" : "{\"ph\":\"f\",\"bp\":\"e\"");
     out_.put(flow.kind == TraceFlow::Kind::Event ? ",\"cat\":\"event\",\"name\":\"wait\",\"id\":"
                                                  : ",\"cat\":\"data\",\"name\":\"transfer\",\"id\":");
@@ -213,7 +211,7 @@ class Writer {
     out_.integer(tids_[row]);
     out_.put(",\"ts\":");
     out_.micros((start ? arrow.ends.from_ns : arrow.ends.to_ns) + shift_);
-    out_.put("},\n");
+    out_.put("}");
   }
 
   void put_flow(const Arrow& arrow) {
@@ -229,11 +227,12 @@ class Writer {
     const std::string head =
         "{\"ph\":\"C\",\"name\":" + quoted(counter.name) + ",\"pid\":" + std::to_string(counter.rank + 1) + ",\"ts\":";
     for (const auto& [time, value] : counter.points) {
+      separate();
       out_.put(head);
       out_.micros(std::max<std::int64_t>(0, time.time_since_epoch().count() + shift_));
       out_.put(",\"args\":{\"value\":");
       out_.integer(value);
-      out_.put("}},\n");
+      out_.put("}}");
     }
   }
 
@@ -244,35 +243,9 @@ class Writer {
   std::vector<Arrow> arrows_;
   SliceHeads heads_{trace_, options_.args};
   std::int64_t shift_ = 0, dropped_flows_ = 0;
+  bool first_ = true;
   TextOut out_;
 };
-
-std::string gzip(const std::string& text) {
-  z_stream stream{};
-  if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
-    throw InternalError("zlib cannot start compressing");
-  std::string out(1 << 16, '\0');
-  std::size_t used = 0, taken = 0;
-  int status = Z_OK;
-  // zlib counts in unsigned int, so both sides are fed in pieces.
-  while (status != Z_STREAM_END) {
-    if (out.size() - used < (1 << 16)) out.resize(out.size() * 2);
-    const std::size_t piece = std::min<std::size_t>(text.size() - taken, 1 << 30);
-    const std::size_t room = std::min<std::size_t>(out.size() - used, 1 << 30);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data() + taken));
-    stream.avail_in = static_cast<uInt>(piece);
-    stream.next_out = reinterpret_cast<Bytef*>(out.data() + used);
-    stream.avail_out = static_cast<uInt>(room);
-    status = deflate(&stream, taken + piece == text.size() ? Z_FINISH : Z_NO_FLUSH);
-    taken += piece - stream.avail_in;
-    used += room - stream.avail_out;
-    if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) break;
-  }
-  deflateEnd(&stream);
-  DBO_CHECK(status == Z_STREAM_END, "zlib failed");
-  out.resize(used);
-  return out;
-}
 
 }  // namespace
 
@@ -315,12 +288,15 @@ FlowEnds flow_ends(const TraceOp& from, const TraceOp& to) {
 }
 
 std::string chrome_trace_text(const Trace& trace, const ChromeOptions& options) {
-  return Writer(trace, options).text();
+  std::string text;
+  Writer(trace, options, [&](std::string_view piece) { text += piece; }).write();
+  return text;
 }
 
-void write_trace_file(const std::string& path, const std::string& text) {
-  const bool compressed = path.size() > 3 && path.compare(path.size() - 3, 3, ".gz") == 0;
-  write_file(path, compressed ? gzip(text) : text);
+void write_chrome_trace(const std::string& path, const Trace& trace, const ChromeOptions& options) {
+  OutputFile file(path);
+  Writer(trace, options, [&](std::string_view piece) { file.write(piece); }).write();
+  file.commit();
 }
 
 }  // namespace dbo

@@ -22,8 +22,8 @@ struct ChromeOptions {
 /// "dropped_flows").
 std::string chrome_trace_text(const Trace& trace, const ChromeOptions& options = {});
 
-/// Writes `text` to `path`, compressed when the name ends in ".gz". Throws InputError.
-void write_trace_file(const std::string& path, const std::string& text);
+/// The same to a file, in pieces; compressed when the name ends in ".gz". Throws InputError.
+void write_chrome_trace(const std::string& path, const Trace& trace, const ChromeOptions& options = {});
 
 /// "A1₀": the name of a slice, its ubatch as a subscript. Foreign ops keep their name.
 std::string slice_name(const Trace& trace, const TraceOp& op);

@@ -1,10 +1,12 @@
-// Appending text fast: a growing buffer that is written by pointer, for files of tens of megabytes.
+// Fast text in pieces: written by pointer into one buffer that is handed on when it is full, so that files of tens of
+// megabytes touch little memory.
 #pragma once
 
 #include <charconv>
 #include <cstdint>
 #include <cstring>
-#include <string>
+#include <functional>
+#include <memory>
 #include <string_view>
 
 #include "sim/base/units.h"
@@ -13,41 +15,41 @@ namespace dbo {
 
 class TextOut {
  public:
-  explicit TextOut(std::size_t expected_bytes) { text_.resize(expected_bytes + kSlack); }
+  using Sink = std::function<void(std::string_view piece)>;
+
+  explicit TextOut(Sink sink) : sink_(std::move(sink)), text_(new char[kBytes]) {}
 
   void put(std::string_view part) {
-    reserve(part.size());
-    std::memcpy(text_.data() + used_, part.data(), part.size());
+    if (part.size() > kBytes - used_) {
+      flush();
+      if (part.size() > kBytes) return sink_(part);
+    }
+    std::memcpy(text_.get() + used_, part.data(), part.size());
     used_ += part.size();
   }
-  void put(char c) {
-    reserve(1);
-    text_[used_++] = c;
-  }
+  void put(char c) { put(std::string_view(&c, 1)); }
   void integer(std::int64_t value) {
-    reserve(24);
-    char* to = text_.data() + used_;
-    used_ += static_cast<std::size_t>(std::to_chars(to, to + 24, value).ptr - to);
+    char* to = room();
+    used_ += static_cast<std::size_t>(std::to_chars(to, to + kNumber, value).ptr - to);
   }
   /// Microseconds with three decimals.
-  void micros(std::int64_t ns) {
-    reserve(32);
-    used_ += static_cast<std::size_t>(write_us(text_.data() + used_, ns));
-  }
+  void micros(std::int64_t ns) { used_ += static_cast<std::size_t>(write_us(room(), ns)); }
 
-  std::string take() {
-    text_.resize(used_);
-    return std::move(text_);
+  void flush() {
+    if (used_ > 0) sink_({text_.get(), used_});
+    used_ = 0;
   }
 
  private:
-  static constexpr std::size_t kSlack = 64;
+  static constexpr std::size_t kBytes = 1 << 18, kNumber = 32;
 
-  void reserve(std::size_t bytes) {
-    if (used_ + bytes > text_.size()) text_.resize((used_ + bytes) * 2);
+  char* room() {
+    if (kBytes - used_ < kNumber) flush();
+    return text_.get() + used_;
   }
 
-  std::string text_;
+  Sink sink_;
+  std::unique_ptr<char[]> text_;
   std::size_t used_ = 0;
 };
 

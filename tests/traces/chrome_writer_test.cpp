@@ -151,7 +151,7 @@ TEST_CASE("chrome_writer: a file name ending in .gz is compressed, and an empty 
   CHECK(parse_json(text, "t").find("traceEvents")->items().empty());
   const dbo::testing::TempDir dir;
   const std::string path = dir.file("t.json.gz");
-  write_trace_file(path, text);
+  write_chrome_trace(path, Trace{});
   CHECK(read_file(path).substr(0, 2) == "\x1f\x8b");
   gzFile file = gzopen(path.c_str(), "rb");
   std::string back(text.size() + 10, '\0');
