@@ -22,6 +22,8 @@ struct GpuSpec {
   int green_context_granularity = 8;  ///< SMs a partition is a multiple of
   int green_context_minimum = 8;
   std::string source;
+
+  friend bool operator==(const GpuSpec&, const GpuSpec&) = default;
 };
 
 /// What joins the nodes.
@@ -31,6 +33,8 @@ struct FabricSpec {
   double latency_s = 0;        ///< one way, between nodes
   int link_domain = 0;         ///< GPUs that share scale-up links; 0: the GPU preset's
   std::string source;
+
+  friend bool operator==(const FabricSpec&, const FabricSpec&) = default;
 };
 
 }  // namespace dbo
