@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""Sums up a `meson test` run: test cases of doctest programs, whole programs of the others. Reasons of skipped ones
+first, `N passed, N failed, N skipped` last. Exit 1 when anything failed."""
+import json
+import re
+import sys
+
+CASES = re.compile(r"test cases:\s*(\d+)\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed\s*\|\s*(\d+) skipped")
+
+
+def main():
+    passed = failed = skipped = 0
+    for line in open(sys.argv[1]):
+        test = json.loads(line)
+        out = test.get("stdout", "") or ""
+        cases = CASES.findall(re.sub(r"\x1b\[[0-9;]*m", "", out))
+        if test["result"] == "SKIP":
+            skipped += 1
+            reason = (out.strip().splitlines() or (test.get("stderr") or "").strip().splitlines() or ["no reason given"])[-1]
+            print(f"skipped {test['name']}: {reason}")
+        elif test["result"] not in ("OK", "EXPECTEDFAIL"):
+            bad = sum(int(c[2]) for c in cases)
+            passed += sum(int(c[1]) for c in cases)
+            failed += max(bad, 1)
+            print(f"failed {test['name']}: {test['result']}")
+        elif cases:
+            passed += sum(int(c[1]) for c in cases)
+        else:
+            passed += 1
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+sys.exit(main())
