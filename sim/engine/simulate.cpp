@@ -1,0 +1,55 @@
+#include "sim/engine/simulate.h"
+
+#include <algorithm>
+
+#include "sim/engine/predicted_trace.h"
+#include "traces/overlap.h"
+
+namespace dbo {
+namespace {
+
+std::vector<int> groups_to_trace(const EngineResult& run, const StepOptions& options, int slowest) {
+  std::vector<int> groups;
+  const auto add = [&](int group) {
+    if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+  };
+  for (const int rank : options.trace_ranks) add(run.folding.group_of_rank[static_cast<std::size_t>(rank)]);
+  if (options.trace_ranks.empty() && options.trace)
+    for (int g = 0; g < static_cast<int>(run.folding.groups.size()) && g < kTracedGroups; ++g) add(g);
+  if (groups.empty() || options.details) add(slowest);
+  return groups;
+}
+
+void add_details(const CostedPlan& costed, const EngineResult& run, const std::vector<int>& recorded, int group,
+                 const Trace& trace, StepResult& out) {
+  const FoldGroup& fold = run.folding.groups[static_cast<std::size_t>(group)];
+  out.exposed_comm_ns = exposed_communication(trace, fold.first_rank).count();
+  for (const std::string& lane : costed.plan.lanes)
+    out.lane_busy_ns.push_back(lane_busy(trace, fold.first_rank, lane).count());
+  const Linear& linear = run.linear[static_cast<std::size_t>(fold.class_index)];
+  out.windows = window_shares(planned_windows(costed.plan, linear), trace, fold.first_rank);
+  out.bubbles = find_bubbles(costed.plan, run, recorded, group);
+  out.period = steady_period_time(costed.plan, costed.costs);
+  out.bound = period_bound(costed.plan, costed.costs);
+}
+
+}  // namespace
+
+StepResult simulate_plan(const CostedPlan& costed, const StepOptions& options) {
+  StepResult out;
+  EngineOptions engine;
+  EngineResult run = run_engine(costed.plan, costed.costs, engine);
+  out.step_ns = run.step();
+  const int slowest = run.slowest();
+  out.slowest_rank = run.folding.groups[static_cast<std::size_t>(slowest)].first_rank;
+  if (!options.details && !options.trace) return out;
+  // The first run told which rank to look at; a second one keeps its times.
+  engine.record = groups_to_trace(run, options, slowest);
+  run = run_engine(costed.plan, costed.costs, engine);
+  Trace trace = predicted_trace(costed.plan, costed.costs, run, engine.record);
+  if (options.details) add_details(costed, run, engine.record, slowest, trace, out);
+  if (options.trace) out.trace = std::move(trace);
+  return out;
+}
+
+}  // namespace dbo
