@@ -302,6 +302,12 @@ std::string JsonScanner::raw_value() {
   return out;
 }
 
+void JsonScanner::skip_byte_order_mark() {
+  while (end_ - cur_ < 3 && more()) {
+  }
+  if (end_ - cur_ >= 3 && std::memcmp(cur_, "\xEF\xBB\xBF", 3) == 0) cur_ += 3;
+}
+
 bool JsonScanner::resync() {
   while (true) {
     while (cur_ < end_ && *cur_ != ',') ++cur_;

@@ -88,6 +88,9 @@ class JsonScanner {
     }
   }
 
+  /// Moves past a UTF-8 byte order mark if one is next.
+  void skip_byte_order_mark();
+
   /// After an error inside an array of objects: moves to the next place where an object of that array can begin (a
   /// comma, then a brace, then a quote), or to the end of the input. Returns whether there is one.
   bool resync();
