@@ -1,0 +1,45 @@
+// What the launchers share.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+#include "kernels/a2a/a2a.h"
+#include "kernels/a2a/launch_plan.h"
+
+namespace dbo::kernels {
+
+inline bool is_call_valid(const A2aCall& c, Transport transport) {
+  return c.layout.transport == transport && c.base != nullptr && (c.peers != nullptr || transport == Transport::Nccl) &&
+         c.slot >= 0 && c.slot < c.layout.slots && c.blocks >= 1;
+}
+
+inline bool is_routing_valid(const A2aCall& c, const TokenView& t) {
+  return t.tokens >= 0 && t.tokens <= c.layout.dims.max_tokens &&
+         (t.tokens == 0 || (t.expert != nullptr && t.weight != nullptr));
+}
+
+inline bool are_tokens_valid(const A2aCall& c, const TokenView& t) {
+  return is_routing_valid(c, t) && (t.tokens == 0 || t.rows != nullptr);
+}
+
+template <typename... Params, typename... Args>
+cudaError_t launch(void (*kernel)(Params...), int blocks, int threads, std::size_t shared_bytes, cudaStream_t stream,
+                   Args&&... args) {
+  if (shared_bytes > 48 * 1024) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (status != cudaSuccess) return status;
+  }
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared_bytes, stream>>>(
+      std::forward<Args>(args)...);
+  return cudaGetLastError();
+}
+
+template <typename Params>
+cudaError_t launch(void (*kernel)(const Params), const LaunchPlan<Params>& plan, cudaStream_t stream) {
+  return launch(kernel, plan.blocks, plan.threads, plan.shared_bytes, stream, plan.params);
+}
+
+}  // namespace dbo::kernels

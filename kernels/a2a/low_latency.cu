@@ -1,0 +1,42 @@
+#include "kernels/a2a/low_latency.cuh"
+
+#include "kernels/a2a/launch.cuh"
+
+namespace dbo::kernels {
+cudaError_t launch_ll_dispatch_send(const DispatchArgs& args, cudaStream_t stream) {
+  if (!is_call_valid(args.call, Transport::LsaLl) || !are_tokens_valid(args.call, args.tokens))
+    return cudaErrorInvalidValue;
+  if (args.row_limit != nullptr) return cudaErrorInvalidValue;
+  const auto kernel = args.call.layout.payload == ElementType::Bf16
+                          ? device::ll_dispatch_send_kernel<ElementType::Bf16>
+                          : device::ll_dispatch_send_kernel<ElementType::Fp8E4m3>;
+  return launch(kernel, device::plan_low_latency(args.call, args.tokens, nullptr), stream);
+}
+
+cudaError_t launch_ll_dispatch_receive(const A2aCall& call, cudaStream_t stream) {
+  if (!is_call_valid(call, Transport::LsaLl)) return cudaErrorInvalidValue;
+  return launch(device::dispatch_arrival_kernel, 1, device::kArrivalThreads, 0, stream, call, WaitOp::LlDispatch,
+                false);
+}
+
+cudaError_t launch_ll_combine_send(const A2aCall& call, cudaStream_t stream) {
+  if (!is_call_valid(call, Transport::LsaLl)) return cudaErrorInvalidValue;
+  return launch(device::ll_combine_send_kernel, device::plan_low_latency(call, {}, nullptr), stream);
+}
+
+cudaError_t launch_ll_combine_receive(const CombineArgs& args, cudaStream_t stream) {
+  if (!is_call_valid(args.call, Transport::LsaLl) || !is_routing_valid(args.call, args.tokens))
+    return cudaErrorInvalidValue;
+  if (args.tokens.tokens > 0 && args.out == nullptr) return cudaErrorInvalidValue;
+  return launch(device::ll_combine_receive_kernel, device::plan_low_latency(args.call, args.tokens, args.out), stream);
+}
+
+namespace detail {
+
+cudaError_t launch_copy_arrival(const A2aCall& call, cudaStream_t stream) {
+  return launch(device::dispatch_arrival_kernel, 1, device::kArrivalThreads, 0, stream, call, WaitOp::CopyDispatch,
+                true);
+}
+
+}  // namespace detail
+}  // namespace dbo::kernels

@@ -1,0 +1,105 @@
+// Arrival between ranks: epochs, flags, waits with a deadline, emulated wires.
+#pragma once
+
+#include "kernels/a2a/device.cuh"
+
+namespace dbo::kernels::device {
+
+DBO_DEVICE std::byte* slot_data(const A2aCall& c, std::byte* base) {
+  return base + c.layout.control_bytes + static_cast<std::size_t>(c.slot) * c.layout.slot_stride;
+}
+template <typename T>
+DBO_DEVICE T* control(const A2aCall& c, std::byte* base, std::size_t offset) {
+  return reinterpret_cast<T*>(base + static_cast<std::size_t>(c.slot) * c.layout.control_stride + offset);
+}
+DBO_DEVICE A2aState& state(const A2aCall& c) {
+  return *control<A2aState>(c, c.base, c.layout.state);
+}
+
+/// Under which source index rank `peer` expects what this rank sends to it.
+DBO_DEVICE int source_at(const A2aCall& c, int peer) {
+  return c.mirrored ? peer : c.layout.dims.rank;
+}
+
+DBO_DEVICE void report(const A2aCall& c, std::uint32_t epoch, ProgressStage stage) {
+  if (c.progress != nullptr) store_relaxed(c.progress, progress_word(epoch, stage));
+}
+
+/// True in one block only, the last of the grid to come here; what all blocks wrote before is then visible to it and to
+/// whoever acquires what it releases. Contains block barriers. `flag` is a word of shared memory.
+DBO_DEVICE bool is_last_block(std::uint32_t* counter, int* flag) {
+  block_sync();
+  if (thread_index() == 0) {
+    fence_system();
+    const auto last = static_cast<std::uint32_t>(block_count() - 1);
+    *flag = count_arrival(counter, last) == last ? 1 : 0;
+    fence_system();
+  }
+  block_sync();
+  return *flag != 0;
+}
+
+/// Tells every rank (this one too) that this rank's call `epoch` has arrived. By a whole block.
+DBO_DEVICE void signal_peers(const A2aCall& c, std::size_t flag, std::size_t stamp, std::uint32_t epoch,
+                             std::uint64_t stamp_ns) {
+  for (int peer = thread_index(); peer < c.layout.dims.ranks; peer += block_threads()) {
+    std::byte* const base = c.peers[peer];
+    const int source = source_at(c, peer);
+    store_relaxed(control<std::uint64_t>(c, base, stamp) + source, stamp_ns);
+    store_release(control<std::uint32_t>(c, base, flag) + source, epoch);
+  }
+}
+
+/// Waits until `*flag` has reached `epoch`; after the deadline it reports and traps.
+DBO_DEVICE void wait_flag(const A2aCall& c, WaitOp op, const std::uint32_t* flag, std::uint32_t epoch, int source) {
+  std::uint32_t seen = load_acquire(flag);
+  if (static_cast<std::int32_t>(seen - epoch) >= 0) return;
+  const std::uint64_t begin = global_time_ns();
+  while (true) {
+    for (int poll = 0; poll < 32; ++poll) {
+      seen = load_acquire(flag);
+      if (static_cast<std::int32_t>(seen - epoch) >= 0) return;
+      spin_pause();
+    }
+    const std::uint64_t waited = global_time_ns() - begin;
+    if (waited > c.deadline_ns) fail_wait(op, c.layout.dims.rank, c.slot, source, epoch, seen, waited);
+  }
+}
+
+/// Holds until `wire_ns` after the source's stamp, on this GPU's clock.
+DBO_DEVICE void hold_wire(const A2aCall& c, WaitOp op, std::uint64_t stamp_ns, int source) {
+  const std::int64_t offset = c.clock_offset_ns != nullptr ? c.clock_offset_ns[source] : 0;
+  const std::uint64_t until = stamp_ns - static_cast<std::uint64_t>(offset) + c.wire_ns;
+  const std::uint64_t begin = global_time_ns();
+  // A wrong clock offset would hold for ever; the deadline is counted on top of the wire's own time.
+  while (static_cast<std::int64_t>(until - global_time_ns()) > 0) {
+    const std::uint64_t waited = global_time_ns() - begin;
+    if (waited > c.deadline_ns + c.wire_ns) fail_wait(op, c.layout.dims.rank, c.slot, source, 0, 0, waited);
+    spin_pause();
+  }
+}
+
+/// Waits, by a whole block, for all sources' flags; with `hold` also until the emulated wire has delivered.
+/// `skip_own`: own rows are in place already and nobody flags them.
+DBO_DEVICE void wait_for_sources(const A2aCall& c, WaitOp op, std::size_t flag, std::size_t stamp, std::uint32_t epoch,
+                                 bool skip_own, bool hold) {
+  for (int source = thread_index(); source < c.layout.dims.ranks; source += block_threads()) {
+    if (skip_own && source == c.layout.dims.rank) continue;
+    wait_flag(c, op, control<std::uint32_t>(c, c.base, flag) + source, epoch, source);
+    const bool over_wire = source != c.layout.dims.rank && c.wire_ns > 0;
+    if (hold && over_wire) hold_wire(c, op, load_acquire(control<std::uint64_t>(c, c.base, stamp) + source), source);
+  }
+  block_sync();
+}
+
+/// The second half of wait_for_sources alone, for kernels that move data between the flags and the end of the wire.
+DBO_DEVICE void hold_for_sources(const A2aCall& c, WaitOp op, std::size_t stamp) {
+  if (c.wire_ns == 0) return;
+  for (int source = thread_index(); source < c.layout.dims.ranks; source += block_threads()) {
+    if (source == c.layout.dims.rank) continue;
+    hold_wire(c, op, load_acquire(control<std::uint64_t>(c, c.base, stamp) + source), source);
+  }
+  block_sync();
+}
+
+}  // namespace dbo::kernels::device
