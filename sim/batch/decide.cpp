@@ -16,7 +16,7 @@ class Slicer {
   Slicer(const StepSummary& summary, const DecideSettings& settings, const Decision& decision)
       : summary_(summary), settings_(settings), decision_(decision) {}
 
-  RankSplit slice(const RankBatch& batch, const RankSummary& rank) {
+  void slice(const RankBatch& batch, const RankSummary& rank, RankSplit& out) {
     SliceSpec spec;
     spec.padded_metadata = decision_.graph.mode == GraphMode::Full;
     const std::int64_t padded = decision_.padded_tokens.value_or(own_padded_tokens(rank, settings_));
@@ -28,9 +28,8 @@ class Slicer {
       spec.cuts = even_cuts(padded, settings_.ubatches);
     else
       cut_sglang(batch, rank, padded, spec);
-    RankSplit out{slice_rank(batch, spec, starts_)};
+    slice_rank(batch, spec, starts_, out.ubatches);
     if (sglang) round_up(out);
-    return out;
   }
 
  private:
@@ -81,25 +80,29 @@ std::string_view graph_mode_name(GraphMode mode) {
 }
 
 Decision decide(const StepBatch& step, const DecideSettings& settings) {
+  Decision decision;
+  decide(step, settings, decision);
+  return decision;
+}
+
+void decide(const StepBatch& step, const DecideSettings& settings, Decision& decision) {
   const StepSummary summary = summarise(step, settings);
   Verdict verdict = judge(summary, settings);
-  Decision decision;
   decision.split = verdict.split();
   decision.reason = verdict.reason;
   decision.reason_text = reason_text(summary, settings, verdict);
   decision.vote_rows = vote_rows(summary, settings, verdict);
   decision.votes = std::move(verdict.votes);
   decision.padded_tokens = verdict.graph.padded;
-  decision.graph.mode = verdict.graph.mode;
-  if (verdict.graph.mode != GraphMode::None) decision.graph.size = verdict.graph.size;
-  decision.graph.why = graph_text(verdict.graph, summary, settings);
+  const bool replays = verdict.graph.mode != GraphMode::None;
+  decision.graph = {.mode = verdict.graph.mode,
+                    .size = replays ? std::optional(verdict.graph.size) : std::nullopt,
+                    .why = graph_text(verdict.graph, summary, settings)};
   decision.sms = share_sms(settings, decision.split);
   decision.ubatches = decision.split ? settings.ubatches : 1;
-  decision.ranks.reserve(step.ranks.size());
+  decision.ranks.resize(step.ranks.size());
   Slicer slicer(summary, settings, decision);
-  for (std::size_t i = 0; i < step.ranks.size(); ++i)
-    decision.ranks.push_back(slicer.slice(step.ranks[i], summary.ranks[i]));
-  return decision;
+  for (std::size_t i = 0; i < step.ranks.size(); ++i) slicer.slice(step.ranks[i], summary.ranks[i], decision.ranks[i]);
 }
 
 DecideSettings without_dbo(DecideSettings settings) {

@@ -98,6 +98,8 @@ struct Decision {
 
 /// Decides one step. Pure; the same on every rank, as each of them sees the same matrix.
 Decision decide(const StepBatch& step, const DecideSettings& settings);
+/// The same, reusing the memory of an earlier decision: for one step after the other.
+void decide(const StepBatch& step, const DecideSettings& settings, Decision& decision);
 
 /// The same server with DBO off, which a split step is compared with.
 DecideSettings without_dbo(DecideSettings settings);

@@ -34,6 +34,8 @@ Range requests_of_empty(const Parent& parent, std::int64_t at) {
 /// lies there.
 void fill_metadata(const Parent& parent, Range rows, Range tokens, UbatchSlice& slice) {
   slice.block_table_rows = rows;
+  slice.query_start_loc.clear();
+  slice.seq_lens.clear();
   slice.query_start_loc.reserve(static_cast<std::size_t>(rows.size() + 1));
   slice.seq_lens.reserve(static_cast<std::size_t>(rows.size()));
   for (std::int64_t row = rows.begin; row <= rows.end; ++row) {
@@ -64,12 +66,13 @@ std::vector<std::int64_t> even_cuts(std::int64_t padded_tokens, int ubatches) {
   return cuts;
 }
 
-std::vector<UbatchSlice> slice_rank(const RankBatch& rank, const SliceSpec& spec, std::vector<std::int64_t>& starts) {
+void slice_rank(const RankBatch& rank, const SliceSpec& spec, std::vector<std::int64_t>& starts,
+                std::vector<UbatchSlice>& ubatches) {
   starts.clear();
   starts.push_back(0);
   for (const Request& request : rank.requests) starts.push_back(starts.back() + request.query);
   const Parent parent{rank, starts};
-  std::vector<UbatchSlice> ubatches(spec.cuts.size() - 1);
+  ubatches.resize(spec.cuts.size() - 1);
   for (std::size_t i = 0; i < ubatches.size(); ++i) {
     UbatchSlice& slice = ubatches[i];
     slice.padded_tokens = {spec.cuts[i], spec.cuts[i + 1]};
@@ -81,7 +84,6 @@ std::vector<UbatchSlice> slice_rank(const RankBatch& rank, const SliceSpec& spec
     else
       fill_metadata(parent, slice.requests, slice.tokens, slice);
   }
-  return ubatches;
 }
 
 }  // namespace dbo

@@ -22,8 +22,9 @@ struct SliceSpec {
 /// vLLM's cut points, for both runners: multiples of padded / ubatches (rounded down); what remains goes to the last.
 std::vector<std::int64_t> even_cuts(std::int64_t padded_tokens, int ubatches);
 
-/// The ubatches of one rank. Tokens past the real ones are padding: an ubatch that has no real token is empty and
-/// stands on the last request. `starts` is scratch, reused between ranks.
-std::vector<UbatchSlice> slice_rank(const RankBatch& rank, const SliceSpec& spec, std::vector<std::int64_t>& starts);
+/// Writes the ubatches of one rank, reusing the memory of what `ubatches` held. Tokens past the real ones are padding:
+/// an ubatch that has no real token is empty and stands on the last request. `starts` is scratch, reused between ranks.
+void slice_rank(const RankBatch& rank, const SliceSpec& spec, std::vector<std::int64_t>& starts,
+                std::vector<UbatchSlice>& ubatches);
 
 }  // namespace dbo

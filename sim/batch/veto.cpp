@@ -4,21 +4,34 @@
 #include <utility>
 #include <vector>
 
-#include "sim/base/units.h"
-
 namespace dbo {
 namespace {
 
+/// The columns of a block table that a request writes.
+struct Written {
+  const std::int64_t* begin;
+  const std::int64_t* end;
+  std::int64_t request;
+};
+
 /// (block, request), sorted: every block that a request of the rank writes in this step.
 std::vector<std::pair<std::int64_t, std::int64_t>> written_blocks(const RankBatch& rank, std::int64_t block_size) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> written;
+  std::vector<Written> columns;
+  columns.reserve(rank.requests.size());
   for (std::size_t i = 0; i < rank.requests.size(); ++i) {
     const Request& request = rank.requests[i];
-    const auto columns = static_cast<std::int64_t>(request.blocks.size());
-    const std::int64_t end = std::min(ceil_div(request.seq, block_size), columns);
-    for (std::int64_t column = request.computed() / block_size; column < end; ++column)
-      written.emplace_back(request.blocks[static_cast<std::size_t>(column)], static_cast<std::int64_t>(i));
+    if (request.blocks.empty()) continue;
+    const auto listed = static_cast<std::int64_t>(request.blocks.size());
+    const std::int64_t first = std::min(request.computed() / block_size, listed);
+    const std::int64_t end = std::min((request.seq - 1) / block_size + 1, listed);
+    columns.push_back({request.blocks.data() + first, request.blocks.data() + end, static_cast<std::int64_t>(i)});
+    // Tables of thousands of requests lie all over memory: their misses must overlap.
+    __builtin_prefetch(columns.back().begin);
   }
+  std::vector<std::pair<std::int64_t, std::int64_t>> written;
+  written.reserve(columns.size());
+  for (const Written& part : columns)
+    for (const std::int64_t* block = part.begin; block != part.end; ++block) written.emplace_back(*block, part.request);
   std::sort(written.begin(), written.end());
   return written;
 }
