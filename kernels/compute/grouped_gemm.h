@@ -1,0 +1,62 @@
+// Grouped GEMM of the routed experts: for each expert e, C[rows of e] = A[rows of e] W[e]^T in bf16 with fp32 sums, on
+// an exact number of SMs, with row counts read on the device. Plain C++ interface.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/compute/limits.h"
+#include "kernels/compute/tensor_map.h"
+
+namespace dbo::kernels {
+
+/// Tile and cluster of one kernel variant. Rows of a tile are always 128.
+enum class GroupedTile : std::uint8_t {
+  Columns256,         ///< 128 x 256 per block
+  Columns256Cluster,  ///< the same, pairs of blocks share what they load; an even number of SMs
+  Columns128,         ///< 128 x 128 per block: more tiles when there are few
+};
+
+/// What the epilogue does with the accumulators.
+enum class GroupedEpilogue : std::uint8_t {
+  Store,   ///< C [rows][n]
+  SwiGlu,  ///< C [rows][n / 2] = silu(gate) * up; gate and up rows of W alternate in blocks of 8 (gate first)
+};
+
+struct GroupedGemmArgs {
+  TensorMap a;                            ///< [max_rows][k] by make_grouped_a_map
+  TensorMap w;                            ///< [experts * n][k] by make_grouped_w_map
+  const std::int32_t* offset = nullptr;   ///< [experts + 1] first row of each expert in A, ascending, device memory
+  const std::int32_t* row_map = nullptr;  ///< [max_rows] row of C that a row of A goes to; null: the same
+  void* c = nullptr;                      ///< bf16, rows `c_stride` elements apart
+  std::int64_t c_stride = 0;              ///< a multiple of 8
+  int experts = 0;                        ///< 1 to kMaxLocalExperts
+  int n = 0;                              ///< rows of W per expert, a multiple of 8 (of 16 for SwiGlu)
+  int k = 0;                              ///< a multiple of 8
+  int sms = 0;                            ///< blocks launched, one per SM; even for Columns256Cluster
+  GroupedTile tile = GroupedTile::Columns256;
+  GroupedEpilogue epilogue = GroupedEpilogue::Store;
+  std::uint32_t* sm_ids = nullptr;  ///< [sms] gets the SM of each block; null: not recorded
+};
+
+/// Largest m a block of A's tensor map may name; rows past `max_rows` read as zero.
+[[nodiscard]] cudaError_t make_grouped_a_map(const TensorMapEncoder& encoder, const void* a, std::int64_t max_rows,
+                                             int k, TensorMap& map);
+[[nodiscard]] cudaError_t make_grouped_w_map(const TensorMapEncoder& encoder, const void* w, int experts, int n, int k,
+                                             GroupedTile tile, TensorMap& map);
+
+/// Sets what the kernels need once per device (shared-memory limits). Call before the first launch.
+[[nodiscard]] cudaError_t prepare_grouped_gemm();
+
+/// cudaErrorInvalidValue for shapes outside what GroupedGemmArgs says. Every row of C that a row of A maps to is
+/// written; no other byte is. The result does not depend on `sms` or `tile`.
+[[nodiscard]] cudaError_t launch_grouped_gemm(const GroupedGemmArgs& args, cudaStream_t stream);
+
+/// Tiles a launch walks through; with `sms` blocks it takes ceil(tiles / sms) rounds.
+std::int64_t grouped_tiles(std::int64_t rows, int n, GroupedTile tile);
+
+/// The variant expected to be fastest when every expert gets about `rows_per_expert` rows.
+GroupedTile choose_grouped_tile(int experts, std::int64_t rows_per_expert, int n, int sms);
+
+}  // namespace dbo::kernels
