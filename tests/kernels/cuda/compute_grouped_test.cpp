@@ -1,0 +1,257 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "kernels/compute/grouped_gemm.h"
+#include "tests/kernels/cuda/compute_support.h"
+
+using namespace dbo::kernels;
+using namespace dbo::compute_test;
+
+namespace {
+
+struct Case {
+  std::vector<int> rows;  // of each expert
+  int n, k;
+};
+
+std::vector<std::int32_t> offsets(const std::vector<int>& rows) {
+  std::vector<std::int32_t> o{0};
+  for (const int r : rows) o.push_back(o.back() + r);
+  return o;
+}
+
+/// One grouped product with its inputs on both sides.
+class Product {
+ public:
+  Product(const Case& c, bool integers, std::uint64_t seed)
+      : shape(c), offset_host(offsets(c.rows)), total(offset_host.back()), experts(static_cast<int>(c.rows.size())) {
+    const auto a_count = static_cast<std::size_t>(std::max(total, 1)) * static_cast<std::size_t>(c.k);
+    const auto w_count =
+        static_cast<std::size_t>(experts) * static_cast<std::size_t>(c.n) * static_cast<std::size_t>(c.k);
+    a_host = integers ? random_integers(a_count, seed, 2) : random_bf16(a_count, seed);
+    w_host = integers ? random_integers(w_count, seed + 1, 2)
+                      : random_bf16(w_count, seed + 1, std::sqrt(3.0 / static_cast<double>(c.k)));
+    a = Device<Bf16>(a_host);
+    w = Device<Bf16>(w_host);
+    offset = Device<std::int32_t>(offset_host);
+    DBO_TEST_CUDA(find_tensor_map_encoder(encoder));
+    DBO_TEST_CUDA(prepare_grouped_gemm());
+  }
+
+  GroupedGemmArgs args(GroupedTile tile, GroupedEpilogue epilogue, int sms, Bf16* out) const {
+    GroupedGemmArgs g;
+    DBO_TEST_CUDA(make_grouped_a_map(encoder, a.get(), std::max(total, 1), shape.k, g.a));
+    DBO_TEST_CUDA(make_grouped_w_map(encoder, w.get(), experts, shape.n, shape.k, tile, g.w));
+    g.offset = offset.get();
+    g.c = out;
+    g.c_stride = epilogue == GroupedEpilogue::SwiGlu ? shape.n / 2 : shape.n;
+    g.experts = experts;
+    g.n = shape.n;
+    g.k = shape.k;
+    g.sms = sms;
+    g.tile = tile;
+    g.epilogue = epilogue;
+    return g;
+  }
+
+  double dot(int row, int expert, int column) const {
+    const Bf16* const x = a_host.data() + static_cast<std::ptrdiff_t>(row) * shape.k;
+    const Bf16* const y = w_host.data() + (static_cast<std::ptrdiff_t>(expert) * shape.n + column) * shape.k;
+    double sum = 0;
+    for (int i = 0; i < shape.k; ++i) sum += static_cast<double>(to_float(x[i])) * static_cast<double>(to_float(y[i]));
+    return sum;
+  }
+  int expert_of(int row) const {
+    return static_cast<int>(std::upper_bound(offset_host.begin(), offset_host.end(), row) - offset_host.begin()) - 1;
+  }
+  double output(int row, int column, GroupedEpilogue epilogue) const {
+    const int e = expert_of(row);
+    if (epilogue == GroupedEpilogue::Store) return dot(row, e, column);
+    const int gate_row = column / 8 * 16 + column % 8;
+    const double gate = dot(row, e, gate_row), up = dot(row, e, gate_row + 8);
+    return gate / (1 + std::exp(-gate)) * up;
+  }
+
+  Case shape;
+  std::vector<std::int32_t> offset_host;
+  int total, experts;
+  std::vector<Bf16> a_host, w_host;
+  Device<Bf16> a, w;
+  Device<std::int32_t> offset;
+  TensorMapEncoder encoder;
+};
+
+const char* name(GroupedTile t) {
+  return t == GroupedTile::Columns128 ? "128" : t == GroupedTile::Columns256 ? "256" : "256 cluster";
+}
+
+constexpr GroupedTile kTiles[] = {GroupedTile::Columns256, GroupedTile::Columns128, GroupedTile::Columns256Cluster};
+
+}  // namespace
+
+TEST_CASE("grouped: small integers are exact for empty experts, one row, odd sizes, every tile") {
+  const Case cases[] = {
+      {{128}, 256, 64},                   // one full tile
+      {{1}, 128, 64},                     // one row
+      {{0, 5, 0, 130, 64, 0}, 256, 128},  // empty experts
+      {{7, 33, 257, 1, 96}, 264, 72},     // sizes that are no multiple of a tile
+      {{384, 129, 31}, 520, 200},
+      {{0, 0, 0}, 256, 64},
+      {{300, 3, 512}, 1408, 136},
+  };
+  const TestStream stream;
+  int index = 0;
+  for (const Case& c : cases) {
+    const Product p(c, true, 100 + static_cast<std::uint64_t>(index));
+    std::vector<double> want(static_cast<std::size_t>(p.total) * static_cast<std::size_t>(c.n));
+    parallel(p.total, [&](std::int64_t row) {
+      for (int j = 0; j < c.n; ++j) {
+        want[static_cast<std::size_t>(row * c.n + j)] = p.output(static_cast<int>(row), j, GroupedEpilogue::Store);
+      }
+    });
+    for (const GroupedTile tile : kTiles) {
+      for (const int sms : {132, 6, 2}) {
+        const Device<Bf16> out(want.size());
+        DBO_TEST_CUDA(launch_grouped_gemm(p.args(tile, GroupedEpilogue::Store, sms, out.get()), stream.get()));
+        stream.wait();
+        check_exact("case " + std::to_string(index) + ", tile " + name(tile) + ", " + std::to_string(sms) + " SMs",
+                    out.read(), want);
+      }
+    }
+    ++index;
+  }
+}
+
+TEST_CASE("grouped: SwiGLU in the epilogue is within rounding of fp64") {
+  const TestStream stream;
+  const Product p({{5, 0, 200, 128}, 272, 192}, false, 7);
+  std::vector<double> want(static_cast<std::size_t>(p.total) * 136);
+  parallel(p.total, [&](std::int64_t row) {
+    for (int j = 0; j < 136; ++j) {
+      want[static_cast<std::size_t>(row * 136 + j)] = p.output(static_cast<int>(row), j, GroupedEpilogue::SwiGlu);
+    }
+  });
+  for (const GroupedTile tile : kTiles) {
+    const Device<Bf16> out(want.size());
+    DBO_TEST_CUDA(launch_grouped_gemm(p.args(tile, GroupedEpilogue::SwiGlu, 132, out.get()), stream.get()));
+    stream.wait();
+    // One rounding to bf16: 2^-9 at most, about 2^-10 on average.
+    check_close(std::string("SwiGLU, tile ") + name(tile), widen(out.read()), want, 3e-3);
+  }
+}
+
+TEST_CASE("grouped: large random products agree with fp64, and tile and SM count do not change a bit") {
+  const TestStream stream;
+  const Product p({{700, 1, 0, 300, 129, 1024}, 1536, 2048}, false, 11);
+  std::vector<Bf16> first;
+  for (const GroupedTile tile : kTiles) {
+    for (const int sms : {132, 100, 64}) {
+      const Device<Bf16> out(static_cast<std::size_t>(p.total) * 1536);
+      DBO_TEST_CUDA(launch_grouped_gemm(p.args(tile, GroupedEpilogue::Store, sms, out.get()), stream.get()));
+      stream.wait();
+      const std::vector<Bf16> got = out.read();
+      if (first.empty()) {
+        first = got;
+      } else {
+        CHECK_MESSAGE(got == first, "tile " << name(tile) << " on " << sms << " SMs gave other bits");
+      }
+    }
+  }
+  constexpr int kSamples = 20000;
+  std::vector<double> got(kSamples), want(kSamples);
+  parallel(kSamples, [&](std::int64_t i) {
+    const int row = pick(1, static_cast<std::uint64_t>(i), p.total),
+              column = pick(2, static_cast<std::uint64_t>(i), 1536);
+    got[static_cast<std::size_t>(i)] =
+        static_cast<double>(to_float(first[static_cast<std::size_t>(row) * 1536 + static_cast<std::size_t>(column)]));
+    want[static_cast<std::size_t>(i)] = p.output(row, column, GroupedEpilogue::Store);
+  });
+  check_close("2154 x 1536 x 2048", got, want, 3e-3);
+}
+
+TEST_CASE("grouped: rows go where the row map says and no other byte is touched") {
+  const TestStream stream;
+  const Product p({{40, 0, 133}, 128, 64}, true, 21);
+  std::vector<std::int32_t> map(static_cast<std::size_t>(p.total));
+  for (std::size_t i = 0; i < map.size(); ++i)
+    map[i] = static_cast<std::int32_t>((i * 7) % 400);  // 7 and 400 share no factor
+  const Device<std::int32_t> row_map(map);
+  for (const GroupedTile tile : kTiles) {
+    const Device<Bf16> out(std::size_t{400} * 136);
+    GroupedGemmArgs args = p.args(tile, GroupedEpilogue::Store, 132, out.get());
+    args.row_map = row_map.get();
+    args.c_stride = 136;  // eight columns of guard behind every row
+    DBO_TEST_CUDA(launch_grouped_gemm(args, stream.get()));
+    stream.wait();
+    const std::vector<Bf16> got = out.read();
+    std::vector<int> source(400, -1);
+    for (std::size_t i = 0; i < map.size(); ++i) source[static_cast<std::size_t>(map[i])] = static_cast<int>(i);
+    int wrong = 0;
+    for (int r = 0; r < 400; ++r) {
+      for (int j = 0; j < 136; ++j) {
+        const Bf16 v = got[static_cast<std::size_t>(r * 136 + j)];
+        const int from = source[static_cast<std::size_t>(r)];
+        const Bf16 expected = from < 0 || j >= 128 ? Bf16{0xffff} : to_bf16(p.output(from, j, GroupedEpilogue::Store));
+        wrong += v != expected && !(v == 0x8000 && expected == 0);
+      }
+    }
+    CHECK_MESSAGE(wrong == 0, wrong << " elements wrong or touched, tile " << name(tile));
+  }
+}
+
+TEST_CASE("grouped: as many SMs work as asked for, each with one block") {
+  const TestStream stream;
+  const Product p({{1024, 1024}, 2048, 512}, false, 31);
+  const Device<Bf16> out(std::size_t{2048} * 2048);
+  for (const GroupedTile tile : kTiles) {
+    for (const int sms : {132, 112, 64, 20, 2}) {
+      const Device<std::uint32_t> ids(static_cast<std::size_t>(sms));
+      GroupedGemmArgs args = p.args(tile, GroupedEpilogue::Store, sms, out.get());
+      args.sm_ids = ids.get();
+      DBO_TEST_CUDA(launch_grouped_gemm(args, stream.get()));
+      stream.wait();
+      const std::vector<std::uint32_t> got = ids.read();
+      const std::set<std::uint32_t> distinct(got.begin(), got.end());
+      CHECK_MESSAGE(static_cast<int>(distinct.size()) == sms,
+                    "tile " << name(tile) << ": " << distinct.size() << " distinct SMs of " << sms);
+      CHECK(*distinct.rbegin() < 132);
+    }
+  }
+}
+
+TEST_CASE("grouped: the same bits on repeat and in graph replay") {
+  const TestStream stream;
+  const Product p({{200, 0, 77, 400}, 512, 512}, false, 41);
+  for (const GroupedTile tile : kTiles) {
+    const Device<Bf16> out(static_cast<std::size_t>(p.total) * 512);
+    const GroupedGemmArgs args = p.args(tile, GroupedEpilogue::Store, 132, out.get());
+    check_repeats(stream, out, [&] { DBO_TEST_CUDA(launch_grouped_gemm(args, stream.get())); });
+  }
+}
+
+TEST_CASE("grouped: counts are read on the device") {
+  const TestStream stream;
+  const Product p({{64, 64}, 128, 64}, true, 51);
+  const Device<Bf16> out(std::size_t{128} * 128);
+  const GroupedGemmArgs args = p.args(GroupedTile::Columns256, GroupedEpilogue::Store, 4, out.get());
+  const std::vector<std::int32_t> changed{0, 10, 10};
+  copy_to_device(p.offset.get(), changed.data(), 12);
+  DBO_TEST_CUDA(launch_grouped_gemm(args, stream.get()));
+  stream.wait();
+  const std::vector<Bf16> got = out.read();
+  int written = 0;
+  for (const Bf16 v : got) written += v != 0xffff;
+  CHECK(written == 10 * 128);
+}
+
+TEST_CASE("grouped: shapes outside the contract are refused") {
+  const Product p({{8}, 128, 64}, true, 61);
+  const Device<Bf16> out(std::size_t{8} * 128);
+  GroupedGemmArgs args = p.args(GroupedTile::Columns256Cluster, GroupedEpilogue::Store, 3, out.get());
+  CHECK(launch_grouped_gemm(args, nullptr) == cudaErrorInvalidValue);
+  args.sms = 2;
+  args.k = 12;
+  CHECK(launch_grouped_gemm(args, nullptr) == cudaErrorInvalidValue);
+}
