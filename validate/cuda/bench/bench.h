@@ -1,0 +1,21 @@
+// Benchmarks of kernels: what `dbo-gpu bench` runs. Each prints a table on stdout and, when asked, writes it as CSV.
+#pragma once
+
+#include <string>
+
+namespace dbo::bench {
+
+struct BenchOptions {
+  bool quick = false;  ///< fewer points and repeats
+  std::string csv;     ///< file to write, empty: none
+  int device = 0;
+};
+
+/// Grouped GEMM over tokens per expert, against the dense rate of cuBLAS and the copy bandwidth measured in the same
+/// run, and its time over SM counts. Returns an exit code; throws CudaError.
+int run_bench_gemm(const BenchOptions& options);
+
+/// Attention cores for decode and prefill and the small kernels of a layer, against the same two ceilings.
+int run_bench_attention(const BenchOptions& options);
+
+}  // namespace dbo::bench

@@ -1,0 +1,87 @@
+// What the benchmarks share: device memory, timing by graph replay, the two ceilings, tables.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/compute/dense_gemm.h"
+
+namespace dbo::bench {
+
+/// Throws CudaError with the call and CUDA's words.
+void check(cudaError_t status, const char* what);
+#define DBO_BENCH_CHECK(call) ::dbo::bench::check((call), #call)
+
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(std::int64_t bytes);
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+  ~Memory();
+  void* get() const { return data_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// Random bf16 in [-scale, scale).
+Memory random_memory(std::int64_t elements, std::uint64_t seed, float scale, cudaStream_t stream);
+Memory upload(const std::vector<std::int32_t>& values);
+
+/// Device, stream and the ceilings of this run.
+class Session {
+ public:
+  explicit Session(int device);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session();
+
+  cudaStream_t stream() const { return stream_; }
+  kernels::DenseContext& dense() { return dense_; }
+  int sms() const { return sms_; }
+  std::int64_t l2_bytes() const { return l2_bytes_; }
+  double copy_bytes_per_s() const { return copy_bytes_per_s_; }    ///< read plus written
+  double dense_flops_per_s() const { return dense_flops_per_s_; }  ///< cuBLAS bf16 8192^3
+
+  /// Median time in seconds of one call: issue(0), ..., issue(calls - 1) are captured into one graph, which is
+  /// replayed. Calls with different arguments keep their data out of the L2.
+  double time(int calls, int replays, const std::function<void(int)>& issue) const;
+  /// cuBLAS on random data, bf16.
+  double time_dense(int m, int n, int k, int replays);
+  /// What was measured where, for the head of a table.
+  void print_head(const char* title) const;
+
+ private:
+  void measure_ceilings();
+  cudaStream_t stream_ = nullptr;
+  Memory scratch_;
+  kernels::DenseContext dense_;
+  int sms_ = 0;
+  std::int64_t l2_bytes_ = 0;
+  double copy_bytes_per_s_ = 0, dense_flops_per_s_ = 0;
+  std::string device_name_;
+};
+
+/// A table whose rows are printed as they come.
+class Table {
+ public:
+  Table(std::string name, std::vector<std::string> columns, std::string csv_file);
+  void row(const std::vector<std::string>& cells);
+
+ private:
+  std::string name_, csv_file_;
+  std::vector<std::size_t> widths_;
+};
+
+std::string number(double value, int decimals);
+
+}  // namespace dbo::bench
