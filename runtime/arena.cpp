@@ -29,6 +29,7 @@ SlotMap::SlotMap(const Plan& plan, const Linear& linear) : plan_(plan), linear_(
 
 int SlotMap::slot(BufferId buffer, std::uint32_t plan_op) const {
   const Buffer& def = plan_.buffers[buffer];
+  DBO_CHECK(def.slots >= 1, "a buffer without slots");
   const std::uint32_t turn = def.by == SlotBy::Ubatch ? linear_.ops[plan_op].ubatch : call_[plan_op];
   return static_cast<int>(turn % static_cast<std::uint32_t>(def.slots));
 }

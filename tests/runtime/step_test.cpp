@@ -10,6 +10,7 @@
 #include "runtime/virtual_device.h"
 #include "sim/base/error.h"
 #include "tests/runtime/plans.h"
+#include "traces/check_order.h"
 
 using namespace dbo;
 using namespace dbo::runtime;
@@ -243,6 +244,9 @@ TEST_CASE("step: random programs of 1 to 4 threads enqueue exactly the plan's or
       REQUIRE(compare_queues(device) == "");
       const Trace trace = play_virtual({&device}, {.seed = seed});
       CHECK(trace.ops.size() == linear.ops.size());
+      const auto findings = check_order(plan, trace);
+      CHECK(findings.empty());
+      if (!findings.empty()) MESSAGE(findings[0].text);
     }
   }
 }
