@@ -1,0 +1,134 @@
+#include "sim/cost/exchange.h"
+
+#include <algorithm>
+
+namespace dbo {
+namespace {
+
+bool sends_copies(Transport transport) {
+  return !transport_info(transport).dedup_per_rank;
+}
+
+/// DeepEP's kernels send one copy to each far node and pass it on over NVLink there.
+bool two_level(Transport transport) {
+  return transport == Transport::Ht;
+}
+
+double over(double bytes, double rate) {
+  return rate > 0 ? bytes / rate : 0;
+}
+
+/// Ports of the whole exchange, each at the share of its rate that the transport reaches.
+double port_seconds(const PortBytes& bytes, const ExchangeSpec& spec, const ExchangeFactors& f) {
+  return std::max(over(bytes.near, spec.gpu->link_bytes_per_s * f.link), over(bytes.far, spec.nic_bytes_per_s * f.nic));
+}
+
+PortBytes larger(const PortBytes& a, const PortBytes& b) {
+  return {std::max(a.near, b.near), std::max(a.far, b.far), std::max(a.handled_near, b.handled_near),
+          std::max(a.handled_far, b.handled_far)};
+}
+
+void comm_kernel(ExchangeTime& time, const PortBytes& own, const PortBytes& all, const ExchangeSpec& spec,
+                 const ExchangeFactors& f, double tokens) {
+  const double sms = std::max(spec.sms, 1);
+  const double moved =
+      over(own.handled_near, sms * f.sm_near_bytes_per_s) + over(own.handled_far, sms * f.sm_far_bytes_per_s);
+  const double floor = spec.far_peers > 0 ? f.far_floor_s + spec.latency_s : f.near_floor_s;
+  time.whole = floor + std::max(port_seconds(all, spec, f), moved);
+  if (f.notify_s > 0) {
+    time.notify = f.notify_s + f.notify_s_per_token * tokens;
+    time.whole += time.notify;
+  }
+}
+
+/// The send kernel stores near data itself and posts far data to the NIC, which starts on it at once.
+void send_and_receive(ExchangeTime& time, const PortBytes& own, const PortBytes& all, const ExchangeSpec& spec,
+                      const ExchangeFactors& f) {
+  const double sms = std::max(spec.sms, 1);
+  const double link = spec.gpu->link_bytes_per_s * f.link;
+  // Without a rate of its own, an SM moves its part of what all of them reach.
+  const double near_rate = f.sm_near_bytes_per_s > 0 ? std::min(link, sms * f.sm_near_bytes_per_s)
+                                                     : link * std::min(sms / spec.gpu->sms, 1.0);
+  time.send = f.send_floor_s + over(own.near, near_rate) + over(own.far, sms * f.sm_far_bytes_per_s);
+  time.wire = f.near_floor_s;
+  if (spec.far_peers > 0) {
+    const double port = over(all.far, spec.nic_bytes_per_s * f.nic);
+    time.wire = f.far_floor_s + spec.latency_s + std::max(f.send_floor_s + port - time.send, 0.0);
+  }
+}
+
+/// Pack, copies by copy engines, unpack: the copies start when the pack ends.
+void copy_engines(ExchangeTime& time, const RankTraffic& traffic, const PortBytes& all, const ExchangeSpec& spec,
+                  const ExchangeFactors& f, double payload) {
+  const double copies = traffic.ranks_self + traffic.ranks_out_near + traffic.ranks_out_far;
+  time.send = f.send_floor_s + over((traffic.tokens + copies) * payload, spec.gpu->hbm_bytes_per_s * f.recv_hbm);
+  time.wire = (spec.far_peers > 0 ? f.far_floor_s + spec.latency_s : f.near_floor_s) + port_seconds(all, spec, f);
+}
+
+}  // namespace
+
+PortBytes port_bytes(const RankTraffic& t, Transport transport, double payload, int near_peers, int far_peers) {
+  PortBytes bytes;
+  if (transport_info(transport).padded) {
+    // A slot for every token at every peer.
+    bytes.near = bytes.handled_near = t.tokens * near_peers * payload;
+    bytes.far = bytes.handled_far = t.tokens * far_peers * payload;
+  } else if (sends_copies(transport)) {
+    bytes.near = std::max(t.copies_out_near, t.copies_in_near) * payload;
+    bytes.far = std::max(t.copies_out_far, t.copies_in_far) * payload;
+    bytes.handled_near = (t.copies_self + t.copies_out_near) * payload;
+    bytes.handled_far = t.copies_out_far * payload;
+  } else if (two_level(transport)) {
+    bytes.near = std::max(t.ranks_out_near + t.forward_out, t.ranks_in_near + t.forward_in) * payload;
+    bytes.far = std::max(t.rail_out, t.rail_in) * payload;
+    // Far tokens whose way ends at the gate itself are copied there too.
+    const double gate = t.ranks_in_far - t.forward_in;
+    bytes.handled_near = (t.ranks_self + t.ranks_out_near + t.forward_out + std::max(gate, 0.0)) * payload;
+    bytes.handled_far = t.rail_out * payload;
+  } else {
+    bytes.near = std::max(t.ranks_out_near, t.ranks_in_near) * payload;
+    bytes.far = std::max(t.ranks_out_far, t.ranks_in_far) * payload;
+    bytes.handled_near = (t.ranks_self + t.ranks_out_near) * payload;
+    bytes.handled_far = t.ranks_out_far * payload;
+  }
+  return bytes;
+}
+
+int low_latency_blocks(int experts, int sms) {
+  const int groups = std::max((experts + sms - 1) / sms, 1);
+  return std::max((experts + groups - 1) / groups, 1);
+}
+
+ExchangeTime exchange_time(const RankTraffic& traffic, const PortBytes& slowest, const ExchangeSpec& spec,
+                           const ExchangeFactors& f, double payload, bool dispatch) {
+  const PortBytes own = port_bytes(traffic, spec.transport, payload, spec.near_peers, spec.far_peers);
+  const PortBytes all = larger(own, slowest);
+  const bool copies = sends_copies(spec.transport);
+  ExchangeTime time;
+  // What the receive reads and writes: a dispatch copies what arrived into place, a combine adds a token's parts up.
+  const double parts = copies ? traffic.copies_self + traffic.copies_out_near + traffic.copies_out_far
+                              : traffic.ranks_self + traffic.ranks_out_near + traffic.ranks_out_far;
+  const double arrived = copies ? traffic.copies_self + traffic.copies_in_near + traffic.copies_in_far
+                                : traffic.ranks_self + traffic.ranks_in_near + traffic.ranks_in_far;
+  const double received = (dispatch ? 2 * arrived : parts + traffic.tokens) * payload;
+  time.recv = f.recv_floor_s + over(received, spec.gpu->hbm_bytes_per_s * f.recv_hbm);
+  if (spec.transport == Transport::CopyEngine) {
+    copy_engines(time, traffic, all, spec, f, payload);
+    time.whole = time.send + time.wire + time.recv;
+  } else if (copies) {
+    send_and_receive(time, own, all, spec, f);
+  } else {
+    comm_kernel(time, own, all, spec, f, traffic.tokens);
+  }
+  // Between domains the NIC is the port that matters; whatever NVLink carries besides is quicker.
+  const bool far = spec.far_peers > 0;
+  const bool stored = copies && spec.transport != Transport::CopyEngine;
+  time.send_port_bytes = stored ? own.near : 0;
+  time.wire_port_bytes = far ? own.far : stored ? 0 : own.near;
+  time.send_hbm_bytes = own.near + own.far;
+  time.recv_hbm_bytes = received;
+  time.whole_hbm_bytes = f.hbm_per_byte * (own.near + own.far);
+  return time;
+}
+
+}  // namespace dbo
