@@ -1,0 +1,118 @@
+#include "sim/search/predict.h"
+
+#include <algorithm>
+
+#include "sim/base/error.h"
+#include "sim/batch/loads.h"
+#include "sim/cost/fixed.h"
+#include "sim/cost/host_costs.h"
+#include "sim/sched/notation.h"
+#include "sim/sched/schedule.h"
+
+namespace dbo {
+namespace {
+
+/// Equal ranks share a load; a data-parallel rank is `tensor` GPUs.
+void add_ranks(const Decision& decision, int tensor, ScheduleSpec& spec) {
+  const StepLoads loads = make_loads(decision);
+  for (std::size_t l = 0; l < loads.loads.size(); ++l) {
+    Load load;
+    for (const UbatchWork& u : loads.loads[l])
+      load.ubatches.push_back({u.token_begin, u.token_end, u.padded, u.query_start_loc, u.seq_lens});
+    spec.loads.push_back(std::move(load));
+    std::vector<std::pair<int, int>> gpus;
+    for (const auto& [first, end] : loads.ranks_of(static_cast<int>(l)))
+      gpus.emplace_back(first * tensor, end * tensor);
+    spec.classes.push_back({std::move(gpus), static_cast<int>(l)});
+  }
+}
+
+/// Whether plans of the config's schedule copy the combined tokens: vLLM's do where the transport leaves them in its
+/// own buffer; notation says so itself.
+bool copies_combined(const Config& config) {
+  if (config.overlap.low_latency) return false;
+  if (config.overlap.notation) {
+    const std::vector<NotedOp> order = parse_row(config.overlap.notation->order);
+    return std::any_of(order.begin(), order.end(), [](const NotedOp& op) { return op.kind == OpKind::CCopy; });
+  }
+  return config.overlap.transport == Transport::Ht &&
+         (config.overlap.schedule == "vllm-ht" || config.overlap.is_sequential());
+}
+
+ScheduleSpec make_spec(const Config& config, const Decision& decision) {
+  ScheduleSpec spec;
+  spec.shape = config.model;
+  spec.world = {config.cluster.gpus(), config.cluster.gpus_per_node};
+  spec.execution = decision.graph.mode == GraphMode::None ? Execution::Eager : Execution::Graph;
+  spec.transport = config.overlap.transport;
+  spec.tensor_parallel = config.parallel.tensor;
+  spec.sm = {config.overlap.sm_control, decision.sms.comm_kernel, decision.sms.compute, decision.sms.idle};
+  spec.routing = config.routing;
+  spec.ubatches = decision.ubatches;
+  spec.embed_and_head = config.costs.source != CostSource::Fixed;
+  add_ranks(decision, config.parallel.tensor, spec);
+  return spec;
+}
+
+Plan make_split_plan(const Config& config, const ScheduleSpec& spec) {
+  if (!config.overlap.notation) return make_plan(config.overlap.schedule, spec);
+  try {
+    return make_plan(
+        Notation{config.overlap.notation->compute, config.overlap.notation->comm, config.overlap.notation->order},
+        spec);
+  } catch (const InputError& error) {
+    throw InputError(config.file, "/overlap/schedule", error.message());
+  }
+}
+
+HostCosts host_costs(const Config& config) {
+  return read_host_costs(JsonRef(wrap_json(config.execution.host, config.file)));
+}
+
+CostTable make_costs(const Config& config, const Plan& plan, bool split) {
+  switch (config.costs.source) {
+    case CostSource::Fixed:
+      return fixed_costs(plan, config.costs.fixed, split ? 1 : config.overlap.ubatches);
+    case CostSource::Analytical:
+    case CostSource::Profile:
+      (void)host_costs;
+      break;
+  }
+  throw InternalError("a cost source is missing");
+}
+
+}  // namespace
+
+double Prediction::tokens_per_s_per_gpu(const StepResult& of) const {
+  if (of.step_ns == 0) return 0;
+  return static_cast<double>(tokens) * 1e9 / static_cast<double>(of.step_ns) / static_cast<double>(gpus);
+}
+
+CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline) {
+  const ScheduleSpec spec = make_spec(config, decision);
+  Plan plan = decision.split && !baseline ? make_split_plan(config, spec)
+                                          : make_baseline(spec, config.overlap.low_latency, copies_combined(config));
+  CostTable costs = make_costs(config, plan, decision.split);
+  return {std::move(plan), std::move(costs)};
+}
+
+Prediction predict(const Config& config, const StepBatch& step, const StepOptions& options) {
+  const DecideSettings settings = decide_settings(config);
+  Decision decision = decide(step, settings);
+  const Decision off = decide(step, without_dbo(settings));
+  CostedPlan split = make_costed_plan(config, decision, false);
+  CostedPlan baseline = make_costed_plan(config, off, true);
+  Prediction out{std::move(decision), std::move(split), std::move(baseline), {}, {}, 0, config.cluster.gpus(), {}};
+  out.result = simulate_plan(out.split, options);
+  StepOptions baseline_options = options;
+  // A rank's number means the same in both; everything else of the baseline is only its step and trace.
+  baseline_options.details = false;
+  out.baseline_result = simulate_plan(out.baseline, baseline_options);
+  for (const RankBatch& rank : step.ranks) out.tokens += rank.tokens();
+  out.assumptions = out.split.costs.assumptions;
+  if (!out.result.period.exact)
+    out.assumptions.push_back("no exact repeat of the steady state was found; period_ns is a mean");
+  return out;
+}
+
+}  // namespace dbo

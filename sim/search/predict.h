@@ -1,0 +1,34 @@
+// From a config to a predicted step: decide, plan, cost, simulate, and the same without DBO.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/batch/decide.h"
+#include "sim/config/config.h"
+#include "sim/engine/simulate.h"
+
+namespace dbo {
+
+struct Prediction {
+  Decision decision;
+  CostedPlan split;     ///< what the decision runs, split or not
+  CostedPlan baseline;  ///< the same server with DBO off
+  StepResult result, baseline_result;
+  std::int64_t tokens = 0;  ///< real tokens of the step, all ranks
+  int gpus = 1;
+  std::vector<std::string> assumptions;
+
+  double speedup() const { return static_cast<double>(baseline_result.step_ns) / static_cast<double>(result.step_ns); }
+  /// Tokens a second and GPU; 0 for a step of no time.
+  double tokens_per_s_per_gpu(const StepResult& of) const;
+};
+
+/// The plan a decision runs and its costs. `baseline`: the decision was made without DBO.
+CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline);
+
+/// One step of the config's workload. Throws InputError for notation that does not hold together and FindingError for a
+/// plan that cannot run.
+Prediction predict(const Config& config, const StepBatch& step, const StepOptions& options = {});
+
+}  // namespace dbo

@@ -1,0 +1,85 @@
+#include "tools/cli.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "sim/base/error.h"
+#include "tools/version.h"
+
+namespace dbo {
+namespace {
+
+CLI::Option* add_option(CLI::App& app, const OptionSpec& spec) {
+  CLI::Option* option = std::visit(
+      [&](auto* target) -> CLI::Option* {
+        if constexpr (std::is_same_v<decltype(target), bool*>) {
+          return app.add_flag(spec.name, *target, spec.what);
+        } else {
+          return app.add_option(spec.name, *target, spec.what);
+        }
+      },
+      spec.target);
+  if (spec.required) option->required();
+  if (!spec.choices.empty()) option->check(CLI::IsMember(spec.choices));
+  return option;
+}
+
+void add_command(CLI::App& app, const CommandSpec& command, std::function<int()>& chosen) {
+  CLI::App* sub = app.add_subcommand(command.name, command.what);
+  std::vector<CLI::Option*> options;
+  for (const OptionSpec& spec : command.options) options.push_back(add_option(*sub, spec));
+  for (std::size_t i = 0; i < options.size(); ++i)
+    for (const std::string& other : command.options[i].excludes) options[i]->excludes(sub->get_option(other));
+  sub->footer("Example: " + command.example);
+  sub->callback([&chosen, &command] { chosen = command.run; });
+}
+
+int fail(Exit code, const ProgramSpec& program, const char* what) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", program.name.c_str(), what);
+  return static_cast<int>(code);
+}
+
+int parse_and_run(const ProgramSpec& program, int argc, char** argv) {
+  CLI::App app{program.what, program.name};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", program.name + " " + kVersion);
+  std::function<int()> chosen;
+  for (const CommandSpec& command : program.commands) add_command(app, command, chosen);
+  for (const auto& [name, what] : program.forwarded) app.add_subcommand(name, what);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Help and version end here too, with code 0.
+    return app.exit(error, std::cout, std::cerr) == 0 ? static_cast<int>(Exit::Ok) : static_cast<int>(Exit::Usage);
+  }
+  const int code = chosen();
+  // A full disk or a closed pipe must not look like success.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw InputError("standard output", "", "cannot write");
+  return code;
+}
+
+}  // namespace
+
+int run_program(const ProgramSpec& program, int argc, char** argv) {
+  try {
+    if (argc > 1)
+      for (const auto& [name, what] : program.forwarded)
+        if (name == argv[1]) return program.forward(argc, argv);
+    return parse_and_run(program, argc, argv);
+  } catch (const InputError& error) {
+    return fail(Exit::Usage, program, error.what());
+  } catch (const FindingError& error) {
+    return fail(Exit::Finding, program, error.what());
+  } catch (const CudaError& error) {
+    return fail(Exit::Gpu, program, error.what());
+  } catch (const NcclError& error) {
+    return fail(Exit::Gpu, program, error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(Exit::Usage, program, "out of memory: the input asks for more than this machine has");
+  } catch (const std::exception& error) {
+    return fail(Exit::Bug, program, error.what());
+  }
+}
+
+}  // namespace dbo

@@ -1,0 +1,102 @@
+// dbo simulate: a config, or a plan with costs, to a predicted step.
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "sim/base/error.h"
+#include "sim/base/files.h"
+#include "sim/cost/fixed.h"
+#include "sim/plan/plan_json.h"
+#include "sim/search/predict.h"
+#include "tools/commands.h"
+#include "tools/summary.h"
+#include "traces/chrome_writer.h"
+#include "traces/timeline_svg.h"
+
+namespace dbo {
+namespace {
+
+std::vector<int> ranks_to_trace(const std::vector<std::string>& words, int ranks) {
+  std::vector<int> out;
+  for (const std::string& word : words) {
+    if (word == "all") {
+      for (int r = 0; r < ranks; ++r) out.push_back(r);
+      continue;
+    }
+    int rank = -1;
+    const auto result = std::from_chars(word.data(), word.data() + word.size(), rank);
+    if (result.ec != std::errc() || result.ptr != word.data() + word.size() || rank < 0 || rank >= ranks)
+      throw InputError(fmt::format("--ranks: must be \"all\" or ranks from 0 to {}, is \"{}\"", ranks - 1, word));
+    out.push_back(rank);
+  }
+  return out;
+}
+
+void write_trace(const std::string& folder, const std::string& name, Trace& trace, const Json& config) {
+  trace.metadata.set("config", config);
+  write_chrome_trace(folder + "/" + name, trace);
+}
+
+void write_outputs(const std::string& folder, const Config& config, Prediction& p, const Json& summary) {
+  make_folder(folder);
+  const Json resolved = config_to_json(config);
+  write_file(folder + "/summary.json", pretty_json(summary));
+  write_file(folder + "/plan.json", plan_text(p.split.plan));
+  write_file(folder + "/baseline.plan.json", plan_text(p.baseline.plan));
+  write_trace(folder, "predicted.trace.json", p.result.trace, resolved);
+  write_trace(folder, "baseline.trace.json", p.baseline_result.trace, resolved);
+  write_file(folder + "/timeline.svg",
+             timeline_svg(p.result.trace, {.title = headline(config), .subtitle = verdict(p)}));
+}
+
+int simulate_config(const SimulateOptions& options, const Config& config) {
+  if (!options.costs.empty()) throw InputError("--costs goes with a plan; a config has its costs under \"costs\"");
+  StepOptions step_options;
+  step_options.trace = !options.out.empty();
+  step_options.trace_ranks = ranks_to_trace(options.ranks, config.cluster.gpus());
+  Prediction p = predict(config, config.workload.steps.front(), step_options);
+  const Json summary = summary_json(config, p);
+  if (!options.out.empty()) write_outputs(options.out, config, p, summary);
+  if (options.json) {
+    fmt::print("{}", pretty_json(summary));
+    return 0;
+  }
+  fmt::print("{}", summary_table(config, p));
+  if (!options.out.empty())
+    fmt::print("trace         {}/predicted.trace.json (open in ui.perfetto.dev), picture {}/timeline.svg\n",
+               options.out, options.out);
+  return 0;
+}
+
+int simulate_plan_file(const SimulateOptions& options, const JsonRef& document) {
+  if (options.costs.empty()) throw InputError("a plan has no durations: give them with --costs FILE");
+  Plan plan = plan_from_json(document);
+  CostTable costs = costs_from_file(plan, options.costs);
+  CostedPlan costed{std::move(plan), std::move(costs)};
+  StepOptions step_options;
+  step_options.trace = !options.out.empty();
+  step_options.trace_ranks = ranks_to_trace(options.ranks, costed.plan.world.ranks);
+  StepResult result = simulate_plan(costed, step_options);
+  const Json summary = summary_json(costed, result);
+  if (!options.out.empty()) {
+    make_folder(options.out);
+    write_file(options.out + "/summary.json", pretty_json(summary));
+    write_file(options.out + "/plan.json", plan_text(costed.plan));
+    write_chrome_trace(options.out + "/predicted.trace.json", result.trace);
+    write_file(options.out + "/timeline.svg",
+               timeline_svg(result.trace, {.title = "plan " + plan_hash(costed.plan),
+                                           .subtitle = "step " + ms_text(result.step_ns)}));
+  }
+  fmt::print("{}", options.json ? pretty_json(summary) : summary_table(costed, result));
+  return 0;
+}
+
+}  // namespace
+
+int run_simulate(const SimulateOptions& options) {
+  const auto document = load_json(options.input, {.comments = true});
+  if (looks_like_plan(document->root)) return simulate_plan_file(options, JsonRef(document));
+  return simulate_config(options, config_from_json(JsonRef(document)));
+}
+
+}  // namespace dbo

@@ -1,0 +1,27 @@
+// The commands of `dbo`: their options, and what each returns as exit code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dbo {
+
+int run_list(const std::string& what, bool json);
+
+struct PlanOptions {
+  std::string config;
+  bool notation = false, dot = false, json = false;
+};
+int run_plan(const PlanOptions& options);
+
+struct SimulateOptions {
+  std::string input;  ///< config or plan
+  std::string costs;  ///< file; plans only
+  std::string out;    ///< folder; empty: no files
+  bool json = false;
+  bool log_steps = false;
+  std::vector<std::string> ranks;  ///< "all" or rank numbers to trace
+};
+int run_simulate(const SimulateOptions& options);
+
+}  // namespace dbo

@@ -1,0 +1,59 @@
+// dbo: the program without any GPU dependency.
+#include "tools/cli.h"
+#include "tools/commands.h"
+
+namespace dbo {
+namespace {
+
+ProgramSpec make_program() {
+  ProgramSpec program;
+  program.name = "dbo";
+  program.what =
+      "Says whether Dual Batch Overlap pays for a model, batch and machine, shows the timeline, and proves it on GPUs.";
+
+  static SimulateOptions simulate;
+  program.commands.push_back(
+      {"simulate",
+       "decide, plan and simulate a step, beside the un-split step",
+       "dbo simulate examples/deepseek-v3-decode-2x8-h200.json --out out",
+       {{"CONFIG", "config, or plan with --costs", &simulate.input, true, {}, {}},
+        {"--out,-o", "folder for summary, plans, traces and picture", &simulate.out, false, {}, {}},
+        {"--costs", "durations of a plan's ops (JSON)", &simulate.costs, false, {}, {}},
+        {"--ranks", "ranks to trace, or all (default: one of each kind)", &simulate.ranks, false, {}, {}},
+        {"--json", "print summary.json instead of the table", &simulate.json, false, {}, {}}},
+       [] { return run_simulate(simulate); }});
+
+  static PlanOptions plan;
+  program.commands.push_back(
+      {"plan",
+       "print a plan: notation, JSON, or the graph of one layer",
+       "dbo plan examples/teaching.json --notation",
+       {{"CONFIG", "config or plan", &plan.config, true, {}, {}},
+        {"--notation", "lanes and issue order of one steady period (default)", &plan.notation, false, {}, {}},
+        {"--json", "the whole plan", &plan.json, false, {}, {"--notation"}},
+        {"--dot", "Graphviz text of one steady layer", &plan.dot, false, {}, {"--notation", "--json"}}},
+       [] { return run_plan(plan); }});
+
+  static std::string list_what;
+  static bool list_json = false;
+  program.commands.push_back({"list",
+                              "print presets and tables",
+                              "dbo list transports",
+                              {{"WHAT",
+                                "models, gpus, fabrics, schedules or transports",
+                                &list_what,
+                                true,
+                                {"models", "gpus", "fabrics", "schedules", "transports"},
+                                {}},
+                               {"--json", "as JSON", &list_json, false, {}, {}}},
+                              [] { return run_list(list_what, list_json); }});
+  return program;
+}
+
+}  // namespace
+}  // namespace dbo
+
+int main(int argc, char** argv) {
+  const dbo::ProgramSpec program = dbo::make_program();
+  return dbo::run_program(program, argc, argv);
+}
