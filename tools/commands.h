@@ -8,6 +8,12 @@ namespace dbo {
 
 int run_list(const std::string& what, bool json);
 
+struct DecideOptions {
+  std::string config;
+  bool json = false, log_steps = false;
+};
+int run_decide(const DecideOptions& options);
+
 struct PlanOptions {
   std::string config;
   bool notation = false, dot = false, json = false;

@@ -23,6 +23,21 @@ ProgramSpec make_program() {
         {"--json", "print summary.json instead of the table", &simulate.json, false, {}, {}}},
        [] { return run_simulate(simulate); }});
 
+  static DecideOptions decide;
+  program.commands.push_back(
+      {"decide",
+       "only decide: votes, veto, split, slices, padding, graph, SMs",
+       "dbo decide examples/deepseek-v3-decode-2x8-h200.json",
+       {{"CONFIG", "config", &decide.config, true, {}, {}},
+        {"--json",
+         "print the decision (of a sequence: every step's, and the total) as JSON",
+         &decide.json,
+         false,
+         {},
+         {}},
+        {"--log-steps", "print a log line a step (on stderr with --json)", &decide.log_steps, false, {}, {}}},
+       [] { return run_decide(decide); }});
+
   static PlanOptions plan;
   program.commands.push_back(
       {"plan",

@@ -77,8 +77,8 @@ std::string empty_last_text(const StepSummary& step, const DecideSettings& setti
   const std::int64_t start = padded / settings.ubatches * (settings.ubatches - 1);
   const auto empty = [&](const RankSummary& rank) { return rank.tokens <= start; };
   return "padded to " + number(padded) + " tokens, the last of " + number(settings.ubatches) +
-         " ubatches starts at token " + number(start) + ", where " + ranks_where(step, empty) + " (" +
-         number(step.min_tokens) + " tokens) would have none";
+         " ubatches starts at token " + number(start) + ", where " + ranks_where(step, empty) +
+         " would have none (the smallest has " + number(step.min_tokens) + ")";
 }
 
 std::string mismatch_text(const StepSummary& step) {
@@ -89,12 +89,13 @@ std::string mismatch_text(const StepSummary& step) {
 }
 
 std::string split_text(const StepSummary& step, const DecideSettings& settings, const Verdict& verdict) {
-  const std::string ubatches = number(settings.ubatches) + " ubatches of " + number(*verdict.graph.padded) + " tokens";
-  if (settings.coordination == Coordination::Sglang) return "every rank can run two batches, " + ubatches;
+  const std::string cut =
+      " (" + number(settings.ubatches) + " ubatches, padded to " + number(*verdict.graph.padded) + " tokens a rank)";
+  if (settings.coordination == Coordination::Sglang) return "every rank can run two batches" + cut;
   if (settings.coordination == Coordination::V1)
-    return "every rank votes for it: " + ubatches + ", the smallest rank has " + number(step.min_tokens);
+    return "every rank votes for it, the smallest has " + number(step.min_tokens) + " tokens" + cut;
   return "the smallest rank has " + number(step.min_tokens) + " tokens, at least " +
-         threshold_text(step.uniform, settings) + ": " + ubatches;
+         threshold_text(step.uniform, settings) + cut;
 }
 
 }  // namespace

@@ -14,25 +14,6 @@ Value sum(const std::vector<StepReport>& steps, Value StepReport::*member) {
   return total;
 }
 
-Json optional_json(const std::optional<std::int64_t>& value) {
-  return value ? Json(*value) : Json();
-}
-
-Json step_json(const StepReport& step, std::size_t index, bool priced) {
-  Json out = Json::object();
-  out.set("step", static_cast<std::int64_t>(index));
-  out.set("split", step.split());
-  out.set("reason", reason_name(step.reason));
-  out.set("graph", graph_mode_name(step.graph));
-  out.set("graph_size", optional_json(step.graph_size));
-  out.set("padded_tokens", optional_json(step.padded_tokens));
-  out.set("tokens", step.tokens);
-  if (!priced) return out;
-  out.set("step_ns", step.time.count());
-  out.set("baseline_step_ns", step.baseline.count());
-  return out;
-}
-
 }  // namespace
 
 std::int64_t SequenceReport::split() const {
@@ -109,10 +90,15 @@ std::string step_log_line(std::size_t index, const StepBatch& step, const Decisi
          " compute_sms=" + std::to_string(decision.sms.compute) + " text=\"" + decision.reason_text + "\"";
 }
 
-Json sequence_to_json(const SequenceReport& report, int gpus, const std::optional<ThresholdChoice>& best) {
-  Json out = Json::object();
-  Json& steps = out.set("steps", Json::array());
-  for (std::size_t i = 0; i < report.steps.size(); ++i) steps.push(step_json(report.steps[i], i, report.priced));
+void add_step_json(Json& decision, const StepReport& step, std::size_t index, bool priced) {
+  decision.set("step", static_cast<std::int64_t>(index));
+  decision.set("tokens", step.tokens);
+  if (!priced) return;
+  decision.set("step_ns", step.time.count());
+  decision.set("baseline_step_ns", step.baseline.count());
+}
+
+Json sequence_total_json(const SequenceReport& report, int gpus, const std::optional<ThresholdChoice>& best) {
   Json total = Json::object();
   total.set("steps", static_cast<std::int64_t>(report.steps.size()));
   total.set("split", report.split());
@@ -144,8 +130,7 @@ Json sequence_to_json(const SequenceReport& report, int gpus, const std::optiona
     choice.set("tokens_per_s", rate);
     choice.set("tokens_per_s_per_gpu", rate / gpus);
   }
-  out.set("total", std::move(total));
-  return out;
+  return total;
 }
 
 }  // namespace dbo

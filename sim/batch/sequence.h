@@ -65,8 +65,11 @@ std::optional<ThresholdChoice> best_thresholds(const std::vector<StepBatch>& ste
 /// One debug-style line a step, to be found by grep in a log: `dbo step=3 split=1 reason=split ...`.
 std::string step_log_line(std::size_t index, const StepBatch& step, const Decision& decision);
 
-/// steps[] and total: split, refused by reason, graph hits, tokens; with times, tokens per second of all `gpus` and of
-/// each, with DBO and without, and `best_thresholds` where given.
-Json sequence_to_json(const SequenceReport& report, int gpus, const std::optional<ThresholdChoice>& best);
+/// What a sequence adds to the JSON of a step's decision: step, tokens and, when priced, step_ns and baseline_step_ns.
+void add_step_json(Json& decision, const StepReport& step, std::size_t index, bool priced);
+
+/// Steps, split, refused by reason, graph hits and tokens; when priced, times and tokens per second, of all `gpus` and
+/// of each, with DBO and without; `best_thresholds` where given.
+Json sequence_total_json(const SequenceReport& report, int gpus, const std::optional<ThresholdChoice>& best);
 
 }  // namespace dbo

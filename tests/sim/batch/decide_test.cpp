@@ -72,7 +72,8 @@ TEST_CASE("decide: v1 takes each rank's own threshold, mrv2 one for the group (T
   CHECK(aborted.votes == Votes{1, 1});
   CHECK_FALSE(aborted.padded_tokens.has_value());
   CHECK(aborted.reason_text ==
-        "padded to 600 tokens, the last of 2 ubatches starts at token 300, where rank 1 (300 tokens) would have none");
+        "padded to 600 tokens, the last of 2 ubatches starts at token 300, where rank 1 would have none (the smallest "
+        "has 300)");
 
   const Decision against = decide(step_of({rank_of({600}), decodes(31)}), kV1);
   CHECK(against.reason == Reason::BelowThreshold);
