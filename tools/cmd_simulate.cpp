@@ -9,6 +9,7 @@
 #include "sim/plan/plan_json.h"
 #include "sim/search/predict.h"
 #include "tools/commands.h"
+#include "tools/steps.h"
 #include "tools/summary.h"
 #include "traces/chrome_writer.h"
 #include "traces/timeline_svg.h"
@@ -49,11 +50,25 @@ void write_outputs(const std::string& folder, const Config& config, Prediction& 
              timeline_svg(p.result.trace, {.title = headline(config), .subtitle = verdict(p)}));
 }
 
+/// Every step, and the total; of files the summary alone, as each step has a plan of its own.
+int simulate_sequence(const SimulateOptions& options, const Config& config) {
+  const SequenceOutcome outcome = run_sequence(config);
+  const std::string summary = pretty_json(sequence_json(config, outcome));
+  if (!options.out.empty()) {
+    make_folder(options.out);
+    write_file(options.out + "/summary.json", summary);
+  }
+  fmt::print("{}", options.json ? summary : sequence_table(config, outcome));
+  return 0;
+}
+
 int simulate_config(const SimulateOptions& options, const Config& config) {
   if (!options.costs.empty()) throw InputError("--costs goes with a plan; a config has its costs under \"costs\"");
   StepOptions step_options;
   step_options.trace = !options.out.empty();
   step_options.trace_ranks = ranks_to_trace(options.ranks, config.cluster.gpus());
+  if (options.log_steps) fmt::print(options.json ? stderr : stdout, "{}", step_log(config));
+  if (config.workload.sequence) return simulate_sequence(options, config);
   Prediction p = predict(config, config.workload.steps.front(), step_options);
   const Json summary = summary_json(config, p);
   if (!options.out.empty()) write_outputs(options.out, config, p, summary);

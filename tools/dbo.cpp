@@ -20,7 +20,8 @@ ProgramSpec make_program() {
         {"--out,-o", "folder for summary, plans, traces and picture", &simulate.out, false, {}, {}},
         {"--costs", "durations of a plan's ops (JSON)", &simulate.costs, false, {}, {}},
         {"--ranks", "ranks to trace, or all (default: one of each kind)", &simulate.ranks, false, {}, {}},
-        {"--json", "print summary.json instead of the table", &simulate.json, false, {}, {}}},
+        {"--json", "print summary.json instead of the table", &simulate.json, false, {}, {}},
+        {"--log-steps", "print a log line a step (on stderr with --json)", &simulate.log_steps, false, {}, {}}},
        [] { return run_simulate(simulate); }});
 
   static DecideOptions decide;

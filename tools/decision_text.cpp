@@ -65,8 +65,8 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
 }  // namespace
 
 std::string decision_table(const Config& config, const Decision& decision) {
-  std::string out =
-      fmt::format("decision  {} ({})\n", decision.split ? "split" : "not split", reason_name(decision.reason));
+  std::string out = decision.split ? fmt::format("decision  split into {} ubatches\n", decision.ubatches)
+                                   : fmt::format("decision  not split ({})\n", reason_name(decision.reason));
   out += fmt::format("why       {}\n", decision.reason_text);
   out += fmt::format("rules     {}, {}\n", coordination_name(config.overlap.coordination),
                      config.overlap.notation ? "schedule in notation" : config.overlap.schedule);
