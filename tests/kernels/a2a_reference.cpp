@@ -56,17 +56,17 @@ std::uint8_t to_e4m3(float x) {
   const std::uint8_t sign = std::signbit(x) ? 0x80 : 0;
   const float magnitude = std::fabs(x);
   if (magnitude >= 448.0f) return sign | 0x7e;
-  int exponent = 0;
-  (void)std::frexp(magnitude, &exponent);
-  // Spacing of the representable values around `magnitude`: 3 fraction bits, smallest normal 2^-6.
-  const int spacing = std::max(exponent - 1, -6) - 3;
-  const float steps = std::nearbyint(std::ldexp(magnitude, -spacing));  // ties to even in the default mode
-  const float rounded = std::ldexp(steps, spacing);
-  if (rounded == 0) return sign;
-  (void)std::frexp(rounded, &exponent);
-  if (exponent - 1 < -6) return sign | static_cast<std::uint8_t>(steps);  // subnormal: 0 to 7 steps of 2^-9
-  const int fraction = static_cast<int>(std::ldexp(rounded, 4 - exponent)) - 8;
-  return sign | static_cast<std::uint8_t>(((exponent - 1 + 7) << 3) | fraction);
+  std::uint32_t bits = 0;
+  if (magnitude < 0.015625f) {
+    // Below 2^-6: steps of 2^-9, which is the last bit of a float near 2^14; the addition rounds to even.
+    const float shifted = magnitude + 16384.0f;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    return static_cast<std::uint8_t>(sign | (bits & 0xffu));
+  }
+  // Keep 3 of 23 fraction bits, rounded to even (a carry raises the exponent), and change the bias from 127 to 7.
+  std::memcpy(&bits, &magnitude, sizeof bits);
+  bits += 0x7ffffu + ((bits >> 20) & 1u);
+  return static_cast<std::uint8_t>(sign | ((bits >> 20) - (120u << 3)));
 }
 
 float from_e4m3(std::uint8_t x) {
@@ -344,17 +344,17 @@ namespace {
 /// Output of one rank-major row: what the experts of `rank` (played by `player`) make of a token.
 std::vector<std::uint16_t> rank_output(const MoeDims& dims, const TokenData& data, int token, int rank, int player,
                                        const std::vector<float>& x) {
-  std::vector<std::uint16_t> out;
-  for (float value : x) {
-    float sum = 0;
-    for (int k = 0; k < dims.top_k; ++k) {
-      const int e = data.expert[at(token * dims.top_k + k)];
-      if (e < 0 || e / dims.experts_per_rank != rank) continue;
-      const float y = expert_gain(player, e - rank * dims.experts_per_rank) * value;
-      sum = std::fma(data.weight[at(token * dims.top_k + k)], y, sum);
-    }
-    out.push_back(to_bf16(sum));
+  std::vector<float> sum(x.size(), 0.0f);
+  for (int k = 0; k < dims.top_k; ++k) {
+    const int e = data.expert[at(token * dims.top_k + k)];
+    if (e < 0 || e / dims.experts_per_rank != rank) continue;
+    const float gain = expert_gain(player, e - rank * dims.experts_per_rank),
+                w = data.weight[at(token * dims.top_k + k)];
+    for (std::size_t i = 0; i < x.size(); ++i) sum[i] = std::fma(w, gain * x[i], sum[i]);
   }
+  std::vector<std::uint16_t> out;
+  out.reserve(x.size());
+  for (float value : sum) out.push_back(to_bf16(value));
   return out;
 }
 
