@@ -15,6 +15,10 @@
 
 namespace dbo::kernels {
 
+/// Loads all kernels of this header on the current device. Once per device before the first call: the runtime loads
+/// kernels when they are first launched, and loading may wait for the device, on which another rank's kernel spins.
+[[nodiscard]] cudaError_t preload_a2a();
+
 /// Rows go straight into the peers' views, then arrivals are exchanged; ends when every source's rows are here.
 [[nodiscard]] cudaError_t launch_ht_dispatch(const DispatchArgs& args, cudaStream_t stream);
 /// Waits until all ranks have come here, pulls the outputs and adds them.

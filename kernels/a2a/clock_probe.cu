@@ -59,4 +59,11 @@ cudaError_t launch_clock_probe(const ClockProbeArgs& args, cudaStream_t stream) 
   return launch(clock_probe_kernel, 1, 1, 0, stream, args);
 }
 
+namespace detail {
+
+cudaError_t preload_clock_probe() {
+  return preload(clock_probe_kernel);
+}
+
+}  // namespace detail
 }  // namespace dbo::kernels

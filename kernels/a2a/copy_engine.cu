@@ -7,11 +7,6 @@
 
 namespace dbo::kernels {
 
-namespace detail {
-cudaError_t launch_copy_gather(const CombineArgs& args, bool wait_for_flags, cudaStream_t stream);
-cudaError_t launch_copy_arrival(const A2aCall& call, cudaStream_t stream);
-}  // namespace detail
-
 namespace {
 
 /// What a stream memory operation writes and waits for: a fixed word, since a captured value cannot count.
@@ -174,6 +169,22 @@ cudaError_t launch_copy_combine_receive(const CombineArgs& args, const CopyArgs&
   if (args.call.wire_ns != 0) return cudaErrorInvalidValue;
   const cudaError_t status = wait_words(a, a.call.layout.combine_flag, stream);
   return status != cudaSuccess ? status : detail::launch_copy_gather(args, false, stream);
+}
+
+namespace detail {
+
+cudaError_t preload_copy_engine() {
+  return preload(advance_kernel, combine_stamp_kernel);
+}
+
+}  // namespace detail
+
+cudaError_t preload_a2a() {
+  for (const auto load : {detail::preload_scatter, detail::preload_gather, detail::preload_low_latency,
+                          detail::preload_copy_engine, detail::preload_nccl, detail::preload_clock_probe}) {
+    if (const cudaError_t status = load(); status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace dbo::kernels

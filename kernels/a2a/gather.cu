@@ -34,5 +34,10 @@ cudaError_t launch_copy_gather(const CombineArgs& args, bool wait_for_flags, cud
                         : launch_gather<GatherFrom::Received>(args, Transport::CopyEngine, stream);
 }
 
+cudaError_t preload_gather() {
+  return preload(device::gather_kernel<GatherFrom::PeerOutputs>, device::gather_kernel<GatherFrom::Copies>,
+                 device::gather_kernel<GatherFrom::Received>);
+}
+
 }  // namespace detail
 }  // namespace dbo::kernels

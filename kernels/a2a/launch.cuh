@@ -42,4 +42,27 @@ cudaError_t launch(void (*kernel)(const Params), const LaunchPlan<Params>& plan,
   return launch(kernel, plan.blocks, plan.threads, plan.shared_bytes, stream, plan.params);
 }
 
+/// Asking for a kernel's attributes loads it.
+template <typename... Kernels>
+cudaError_t preload(Kernels... kernels) {
+  cudaError_t status = cudaSuccess;
+  cudaFuncAttributes attributes;
+  ((status = status == cudaSuccess ? cudaFuncGetAttributes(&attributes, kernels) : status), ...);
+  return status;
+}
+
+namespace detail {
+
+cudaError_t preload_scatter();
+cudaError_t preload_gather();
+cudaError_t preload_low_latency();
+cudaError_t preload_copy_engine();
+cudaError_t preload_nccl();
+cudaError_t preload_clock_probe();
+
+// What the copy-engine launchers take from the other files.
+cudaError_t launch_copy_gather(const CombineArgs& args, bool wait_for_flags, cudaStream_t stream);
+cudaError_t launch_copy_arrival(const A2aCall& call, cudaStream_t stream);
+
+}  // namespace detail
 }  // namespace dbo::kernels

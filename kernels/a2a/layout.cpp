@@ -17,17 +17,17 @@ void check_range(const char* name, std::int64_t value, std::int64_t low, std::in
 
 void check_shape(const A2aShape& shape) {
   const MoeDims& d = shape.dims;
-  check_range("ranks", d.ranks, 1, kMaxRanks);
+  check_range("ranks", d.ranks, 1, kA2aMaxRanks);
   check_range("rank", d.rank, 0, d.ranks - 1);
-  check_range("experts_per_rank", d.experts_per_rank, 1, kMaxExperts);
-  check_range("experts", std::int64_t{d.experts_per_rank} * d.ranks, 1, kMaxExperts);
-  check_range("top_k", d.top_k, 1, kMaxTopK);
+  check_range("experts_per_rank", d.experts_per_rank, 1, kA2aMaxExperts);
+  check_range("experts", std::int64_t{d.experts_per_rank} * d.ranks, 1, kA2aMaxExperts);
+  check_range("top_k", d.top_k, 1, kA2aMaxTopK);
   check_range("hidden", d.hidden, kScaleBlock, 1 << 20);
   if (d.hidden % kScaleBlock != 0) {
     throw InputError("all-to-all: hidden is " + std::to_string(d.hidden) + " (allowed: multiples of " +
                      std::to_string(kScaleBlock) + ")");
   }
-  check_range("max_tokens", d.max_tokens, 1, kMaxTokens);
+  check_range("max_tokens", d.max_tokens, 1, kA2aMaxTokens);
   check_range("slots", shape.slots, 1, 64);
   if (transport_info(shape.transport).simulated_only) {
     throw InputError("all-to-all: transport \"" + std::string(transport_info(shape.transport).name) +

@@ -12,10 +12,10 @@
 
 namespace dbo::kernels {
 
-inline constexpr int kMaxTopK = 11;
-inline constexpr int kMaxRanks = 4096;            // a route entry has 12 bits for the rank ...
-inline constexpr int kMaxTokens = (1 << 20) - 1;  // ... and 20 for the slot
-inline constexpr int kMaxExperts = 8192;          // `lsa-ll` keeps one count per expert in shared memory
+inline constexpr int kA2aMaxTopK = 11;
+inline constexpr int kA2aMaxRanks = 4096;            // a route entry has 12 bits for the rank ...
+inline constexpr int kA2aMaxTokens = (1 << 20) - 1;  // ... and 20 for the slot
+inline constexpr int kA2aMaxExperts = 8192;          // `lsa-ll` keeps one count per expert in shared memory
 
 /// What fixes a layout. The same on every rank but for `dims.rank`.
 struct A2aShape {

@@ -38,5 +38,11 @@ cudaError_t launch_copy_arrival(const A2aCall& call, cudaStream_t stream) {
                 true);
 }
 
+cudaError_t preload_low_latency() {
+  return preload(device::ll_dispatch_send_kernel<ElementType::Bf16>,
+                 device::ll_dispatch_send_kernel<ElementType::Fp8E4m3>, device::ll_combine_send_kernel,
+                 device::ll_combine_receive_kernel, device::dispatch_arrival_kernel);
+}
+
 }  // namespace detail
 }  // namespace dbo::kernels

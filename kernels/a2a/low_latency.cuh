@@ -38,20 +38,20 @@ DBO_DEVICE int ll_warp_count() {
 /// Lane k < top_k gets the slot of the token's k-th row: how many earlier tokens chose the same expert.
 DBO_DEVICE int earlier_choices(const LlParams& p, int token, int expert) {
   const int lane = lane_index(), top_k = p.call.layout.dims.top_k;
-  int experts[kMaxTopK], counts[kMaxTopK];
+  int experts[kA2aMaxTopK], counts[kA2aMaxTopK];
   DBO_UNROLL
-  for (int k = 0; k < kMaxTopK; ++k) {
+  for (int k = 0; k < kA2aMaxTopK; ++k) {
     experts[k] = warp_shuffle(expert, k);
     counts[k] = 0;
   }
   for (int i = lane; i < token * top_k; i += 32) {
     const int other = p.tokens.expert[i];
     DBO_UNROLL
-    for (int k = 0; k < kMaxTopK; ++k) counts[k] += other == experts[k] ? 1 : 0;
+    for (int k = 0; k < kA2aMaxTopK; ++k) counts[k] += other == experts[k] ? 1 : 0;
   }
   int slot = 0;
   DBO_UNROLL
-  for (int k = 0; k < kMaxTopK; ++k) {
+  for (int k = 0; k < kA2aMaxTopK; ++k) {
     const int sum = warp_sum(counts[k]);
     if (lane == k) slot = sum;
   }
@@ -230,9 +230,9 @@ DBO_DEVICE void combine_token_piece(const LlParams& p, int token, int first) {
   const std::uint32_t used = warp_ballot(expert >= 0);
   const std::byte* const rows = slot_data(p.call, p.call.base) + l.combine_rows.offset;
   const std::size_t hidden = static_cast<std::size_t>(dims.hidden);
-  Vec16 v[kMaxTopK];
+  Vec16 v[kA2aMaxTopK];
   DBO_UNROLL
-  for (int k = 0; k < kMaxTopK; ++k) {
+  for (int k = 0; k < kA2aMaxTopK; ++k) {
     if (((used >> k) & 1u) != 0 && element < dims.hidden) {
       v[k] = load_arrived(
           rows + (static_cast<std::size_t>(token * dims.top_k + k) * hidden + static_cast<std::size_t>(element)) * 2);
@@ -240,7 +240,7 @@ DBO_DEVICE void combine_token_piece(const LlParams& p, int token, int first) {
   }
   float sum[8] = {};
   DBO_UNROLL
-  for (int k = 0; k < kMaxTopK; ++k) {
+  for (int k = 0; k < kA2aMaxTopK; ++k) {
     const float w = warp_shuffle(weight, k);
     if (((used >> k) & 1u) != 0) {
       const std::uint32_t words[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
@@ -285,9 +285,9 @@ dispatch_arrival_kernel(DBO_PARAM A2aCall c, DBO_PARAM WaitOp op, DBO_PARAM bool
   if (thread_index() == 0) report(c, epoch, ProgressStage::Done);
 }
 
-/// How the send kernels and the combine receive are launched. The layout bounds the cells (kMaxExperts).
+/// How the send kernels and the combine receive are launched. The layout bounds the cells (kA2aMaxExperts).
 inline LaunchPlan<LlParams> plan_low_latency(const A2aCall& call, const TokenView& tokens, void* out) {
-  static_assert(kLlCellOffset + (kMaxExperts + 1) * sizeof(int) <= kWholeSmBytes);
+  static_assert(kLlCellOffset + (kA2aMaxExperts + 1) * sizeof(int) <= kWholeSmBytes);
   return {{call, tokens, ExpertRanks(call.layout.dims.experts_per_rank), static_cast<std::byte*>(out)},
           call.blocks,
           kLlThreads,

@@ -57,4 +57,11 @@ cudaError_t launch_window_peers(ncclWindow_t window, int ranks, std::byte** tabl
   return launch(window_peers_kernel, 1, 32, 0, stream, window, ranks, table);
 }
 
+namespace detail {
+
+cudaError_t preload_nccl() {
+  return preload(unpack_kernel, window_peers_kernel);
+}
+
+}  // namespace detail
 }  // namespace dbo::kernels

@@ -6,9 +6,6 @@
 namespace dbo::kernels {
 namespace {
 
-constexpr int kFillThreads = 256;
-constexpr int kFillBlocks = 1056;
-
 __device__ void wait_at_least(const A2aCall& c, const std::uint64_t* word, std::uint64_t number, int source) {
   const std::uint64_t begin = device::global_time_ns();
   while (device::load_acquire(word) < number) {
@@ -37,35 +34,11 @@ __global__ void gate_kernel(const __grid_constant__ GateArgs a) {
   }
 }
 
-__device__ float draw(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  x ^= x >> 31;
-  return static_cast<float>(static_cast<std::int32_t>(x >> 32)) * 0x1p-31f;
-}
-
-__global__ void __launch_bounds__(kFillThreads) fill_kernel(const __grid_constant__ FillArgs a) {
-  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.elements / 8; i += step) {
-    std::uint32_t words[4];
-    for (int w = 0; w < 4; ++w) {
-      const std::uint64_t at = a.seed * 0x9e3779b97f4a7c15u + i * 8 + static_cast<std::uint64_t>(w) * 2;
-      words[w] = device::pack_bf16(draw(at * 0x9e3779b97f4a7c15u), draw((at + 1) * 0x9e3779b97f4a7c15u));
-    }
-    device::store16(static_cast<std::byte*>(a.rows) + i * 16, {words[0], words[1], words[2], words[3]});
-  }
-}
-
 }  // namespace
 
 cudaError_t launch_gate(const GateArgs& args, cudaStream_t stream) {
   if (args.call.base == nullptr || args.call.peers == nullptr || args.open == nullptr) return cudaErrorInvalidValue;
   return launch(gate_kernel, 1, 32, 0, stream, args);
-}
-
-cudaError_t launch_fill_bf16(const FillArgs& args, cudaStream_t stream) {
-  if (args.rows == nullptr || args.elements % 8 != 0) return cudaErrorInvalidValue;
-  return launch(fill_kernel, kFillBlocks, kFillThreads, 0, stream, args);
 }
 
 }  // namespace dbo::kernels

@@ -1,4 +1,4 @@
-// Kernels that measurements need around the all-to-all: a common start on all GPUs, and data.
+// What measurements need around the all-to-all: a common start on all GPUs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,13 +15,5 @@ struct GateArgs {
   std::uint64_t number = 0;             ///< of this gate: 1, 2, ... the same on all ranks
 };
 [[nodiscard]] cudaError_t launch_gate(const GateArgs& args, cudaStream_t stream);
-
-/// Fills with bf16 drawn evenly from [-1, 1), a function of seed and index.
-struct FillArgs {
-  void* rows = nullptr;
-  std::size_t elements = 0;  ///< a multiple of 8; rows 16-byte aligned
-  std::uint64_t seed = 0;
-};
-[[nodiscard]] cudaError_t launch_fill_bf16(const FillArgs& args, cudaStream_t stream);
 
 }  // namespace dbo::kernels

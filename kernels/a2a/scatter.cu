@@ -32,4 +32,15 @@ cudaError_t launch_nccl_pack(const DispatchArgs& args, cudaStream_t stream) {
   return launch_scatter<ScatterTo::Blobs>(args, Transport::Nccl, stream);
 }
 
+namespace detail {
+
+cudaError_t preload_scatter() {
+  using device::scatter_kernel;
+  return preload(
+      scatter_kernel<ScatterTo::Peers, ElementType::Bf16>, scatter_kernel<ScatterTo::Peers, ElementType::Fp8E4m3>,
+      scatter_kernel<ScatterTo::Copies, ElementType::Bf16>, scatter_kernel<ScatterTo::Copies, ElementType::Fp8E4m3>,
+      scatter_kernel<ScatterTo::Blobs, ElementType::Bf16>, scatter_kernel<ScatterTo::Blobs, ElementType::Fp8E4m3>);
+}
+
+}  // namespace detail
 }  // namespace dbo::kernels

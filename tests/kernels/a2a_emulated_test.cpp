@@ -328,7 +328,7 @@ TEST_CASE("a2a emulated: ranks without tokens, and more blocks than tokens") {
 
 TEST_CASE("a2a emulated: top-k from 1 to 11") {
   for (Transport transport : kTransports) {
-    for (int top_k = 1; top_k <= kernels::kMaxTopK; ++top_k) {
+    for (int top_k = 1; top_k <= kernels::kA2aMaxTopK; ++top_k) {
       Case c = basic_case(transport, top_k % 2 == 0 ? ElementType::Bf16 : ElementType::Fp8E4m3);
       c.shape.dims.experts_per_rank = 7;
       c.shape.dims.top_k = top_k;

@@ -105,7 +105,7 @@ TEST_CASE("a2a layout: dims out of range are refused with the value and what is 
 }
 
 TEST_CASE("a2a call: experts map to ranks as a division would, for every expert and rank size") {
-  for (int per_rank = 1; per_rank <= kMaxExperts; per_rank += per_rank < 40 ? 1 : 37) {
+  for (int per_rank = 1; per_rank <= kA2aMaxExperts; per_rank += per_rank < 40 ? 1 : 37) {
     const ExpertRanks ranks(per_rank);
     int wrong = 0;
     for (int expert = 0; expert < (1 << 16); ++expert) wrong += ranks.rank_of(expert) != expert / per_rank ? 1 : 0;
@@ -114,8 +114,8 @@ TEST_CASE("a2a call: experts map to ranks as a division would, for every expert 
 }
 
 TEST_CASE("a2a call: route entries keep rank and slot; no entry is kNoRoute") {
-  for (int rank : {0, 1, 63, kMaxRanks - 1}) {
-    for (int slot : {0, 1, 4095, kMaxTokens - 1}) {
+  for (int rank : {0, 1, 63, kA2aMaxRanks - 1}) {
+    for (int slot : {0, 1, 4095, kA2aMaxTokens - 1}) {
       CHECK(route_rank(pack_route(rank, slot)) == rank);
       CHECK(route_slot(pack_route(rank, slot)) == slot);
       CHECK(pack_route(rank, slot) != kNoRoute);

@@ -101,6 +101,7 @@ CudaRig::~CudaRig() {
 std::string CudaRig::allocate(Player& p, const Case& c) {
   const auto& dims = c.shape.dims;
   RIG_CHECK(cudaSetDevice(p.device));
+  RIG_CHECK(kernels::preload_a2a());
   RIG_CHECK(cudaStreamCreateWithFlags(&p.stream, cudaStreamNonBlocking));
   RIG_CHECK(cudaEventCreate(&p.begin));
   RIG_CHECK(cudaEventCreate(&p.end));

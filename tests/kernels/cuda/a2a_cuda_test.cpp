@@ -100,7 +100,7 @@ TEST_CASE("a2a: ranks without tokens, and more blocks than tokens") {
 
 TEST_CASE("a2a: top-k from 1 to 11") {
   for (Transport transport : kOneSided) {
-    for (int top_k = 1; top_k <= kernels::kMaxTopK; ++top_k) {
+    for (int top_k = 1; top_k <= kernels::kA2aMaxTopK; ++top_k) {
       Case c = basic_case(transport, top_k % 2 == 0 ? ElementType::Bf16 : ElementType::Fp8E4m3);
       c.shape.dims.top_k = top_k;
       c.shape.dims.hidden = 2048;
