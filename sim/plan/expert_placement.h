@@ -27,8 +27,7 @@ struct ExpertWeights {
 
 /// Without redundant experts, expert e lives on rank e / (experts / ranks). With them, replicas go one by one to the
 /// expert with the most load a copy (ties in turn over the groups), then the copies, most loaded first, each to the
-/// least loaded rank with a free slot that has no copy of it yet. When the groups divide evenly over the nodes, this
-/// happens inside each node, so that a group stays on one (the hierarchical rule of DeepSeek's EPLB).
+/// least loaded rank with a free slot, one without a copy of it if there is any.
 /// Throws InputError when experts and replicas do not divide over the ranks.
 ExpertPlacement place_experts(const World& world, int groups, const ExpertWeights& weights, int redundant);
 
