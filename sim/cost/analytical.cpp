@@ -72,6 +72,7 @@ class Builder {
   OpCost compute_cost(const OpDef& op, const OpContext& context) const;
   OpCost comm_cost(const OpDef& op, int rank, const RoutedLoad& routed) const;
   void assume(CostTable& table) const;
+  bool beside() const;
   const UbatchLoad* load_of(int rank, int ubatch) const {
     const Load& load = plan_.loads[static_cast<std::size_t>(load_of_rank_[static_cast<std::size_t>(rank)])];
     const auto u = static_cast<std::size_t>(ubatch);
@@ -139,11 +140,12 @@ OpContext Builder::context(int rank, int layer, int ubatch, const RoutedLoad& ro
 
 OpCost Builder::compute_cost(const OpDef& op, const OpContext& context) const {
   OpCost cost;
-  double seconds = 0, hbm = 0, longest = 0;
+  double seconds = 0, beside = 0, hbm = 0, longest = 0;
   const int sms = pool_sms(plan_, op, machine_.gpu);
   const std::vector<TimedKernel> kernels = timed_kernels(op.kind, context, machine_, sms);
   for (const TimedKernel& kernel : kernels) {
     seconds += kernel.time.seconds;
+    beside += kernel.time.beside_seconds;
     hbm += kernel.time.hbm_bytes;
     cost.demand.flops += whole(kernel.work.flops);
     if (kernel.time.seconds > longest) {
@@ -151,8 +153,9 @@ OpCost Builder::compute_cost(const OpDef& op, const OpContext& context) const {
       cost.demand.tiles = static_cast<std::int32_t>(std::ceil(kernel.time.tiles));
     }
   }
-  if (!kernels.empty()) seconds += factors_.compute.kernel_gap_s * static_cast<double>(kernels.size() - 1);
-  cost.time = rounded(seconds);
+  const double gaps = kernels.empty() ? 0 : factors_.compute.kernel_gap_s * static_cast<double>(kernels.size() - 1);
+  cost.time = rounded(seconds + gaps);
+  cost.beside = rounded(beside + gaps);
   cost.demand.hbm_bytes = whole(hbm);
   cost.demand.sms = kernels.empty() ? 0 : sms;
   return cost;
@@ -200,6 +203,7 @@ OpCost Builder::comm_cost(const OpDef& op, int rank, const RoutedLoad& routed) c
     cost.time = rounded(time.wire);
   } else {
     cost.time = rounded(time.whole);
+    cost.beside = rounded(time.whole * std::max(f.beside, 1.0));
     cost.notify = dispatch ? rounded(time.notify) : Ns{};
   }
   const bool send = is_send(op.kind), collective = is_collective(op.kind);
@@ -219,6 +223,8 @@ void Builder::fill(CostTable& table, int group, int rank, int layer_class, int u
     } else if (is_comm(def.kind)) {
       table.at(group, layer_class, ubatch, op) = comm_cost(def, rank, routed);
     }
+    OpCost& cost = table.at(group, layer_class, ubatch, op);
+    if (beside()) cost.time = std::max(cost.time, cost.beside);
   }
 }
 
@@ -236,6 +242,11 @@ CostTable Builder::build() {
   table.host = machine_.host;
   assume(table);
   return table;
+}
+
+/// Whether compute and communication of the plan run side by side most of the time.
+bool Builder::beside() const {
+  return machine_.always_beside && plan_.sm.comm > 0 && plan_ubatches(plan_) > 1;
 }
 
 void Builder::assume(CostTable& table) const {

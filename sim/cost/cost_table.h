@@ -28,12 +28,14 @@ struct OpCost {
   Ns time{};
   /// Receives only: from the end of the slowest send to the arrival of the last byte at this rank, ports free.
   Ns wire{};
+  /// The same as `time` with work on the other lane all along; 0: not slowed. Contention only.
+  Ns beside{};
   /// Comm kernels that block the host: from the moment every rank has started it until the host knows the counts.
   Ns notify{};
   OpDemand demand;
 
   friend bool operator==(const OpCost& a, const OpCost& b) {
-    return a.time == b.time && a.wire == b.wire && a.notify == b.notify;
+    return a.time == b.time && a.wire == b.wire && a.beside == b.beside && a.notify == b.notify;
   }
 };
 

@@ -41,6 +41,8 @@ ComputeFactors read_compute(const JsonRef& ref) {
   section.share("activation_hbm", f.activation_hbm);
   section.share("overlap_loss", f.overlap_loss);
   section.share("core_overlap_loss", f.core_overlap_loss);
+  section.share("beside_loss", f.beside_loss);
+  section.share("core_beside_loss", f.core_beside_loss);
   section.share("fp8_gemm", f.fp8_gemm);
   section.share("bf16_gemm", f.bf16_gemm);
   section.share("grouped_gemm", f.grouped_gemm);
@@ -75,6 +77,7 @@ ExchangeFactors read_exchange(const JsonRef& ref) {
   section.share("recv_hbm", f.recv_hbm);
   section.us("notify_us", f.notify_s);
   section.us("notify_us_per_token", f.notify_s_per_token);
+  section.share("beside", f.beside);
   section.share("hbm_per_byte", f.hbm_per_byte);
   section.done();
   return f;

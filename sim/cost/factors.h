@@ -13,12 +13,13 @@ struct ComputeFactors {
   double activation_hbm = 0;     ///< the same for SwiGLU with its quantisation
   double overlap_loss = 0;       ///< share of the shorter of arithmetic and memory time that the longer does not hide
   double core_overlap_loss = 0;  ///< the same for attention cores
-  double fp8_gemm = 0, bf16_gemm = 0;        ///< share of the dense peak, large tiles
-  double grouped_gemm = 0;                   ///< contiguous grouped GEMM, fp8
-  double masked_gemm = 0;                    ///< masked grouped GEMM, fp8
-  double tile_k = 0;                         ///< start and end of an output tile, in elements of k
-  double tile_edge = 0;                      ///< loss of small tiles: times 1 + tile_edge * (1/rows + 1/columns)
-  double decode_core = 0, prefill_core = 0;  ///< attention cores, share of the bf16 peak
+  double beside_loss = 0, core_beside_loss = 0;  ///< both while a comm kernel runs beside: output-heavy GEMMs suffer
+  double fp8_gemm = 0, bf16_gemm = 0;            ///< share of the dense peak, large tiles
+  double grouped_gemm = 0;                       ///< contiguous grouped GEMM, fp8
+  double masked_gemm = 0;                        ///< masked grouped GEMM, fp8
+  double tile_k = 0;                             ///< start and end of an output tile, in elements of k
+  double tile_edge = 0;                          ///< loss of small tiles: times 1 + tile_edge * (1/rows + 1/columns)
+  double decode_core = 0, prefill_core = 0;      ///< attention cores, share of the bf16 peak
   double gemm_floor_s = 0, core_floor_s = 0, small_floor_s = 0;  ///< shortest kernel of each sort
   double top_k_sm_s = 0, expert_index_sm_s = 0;                  ///< SM time a token
   double kernel_gap_s = 0;                                       ///< between kernels of one op
@@ -37,6 +38,7 @@ struct ExchangeFactors {
   double recv_hbm = 0;                        ///< receive kernel: share of the HBM rate it copies at
   double notify_s = 0;                        ///< until the host knows the counts, and for each token sent
   double notify_s_per_token = 0;
+  double beside = 0;        ///< comm kernel: times longer while compute runs beside it
   double hbm_per_byte = 0;  ///< HBM traffic for each byte on the wire, both sides together
 };
 

@@ -81,12 +81,14 @@ KernelTime kernel_time(const KernelWork& work, const GpuSpec& gpu, const Compute
   KernelTime time;
   time.hbm_bytes = work.weight_bytes + work.act_bytes;
   const double share = static_cast<double>(sms) / gpu.sms;
-  double floor = f.small_floor_s * work.kernels, arithmetic = 0, loss = f.overlap_loss, rate = f.hbm;
+  double floor = f.small_floor_s * work.kernels, arithmetic = 0, rate = f.hbm;
+  double loss = f.overlap_loss, beside = f.overlap_loss;
   switch (work.kind) {
     case Kind::Gemm:
     case Kind::GroupedGemm:
     case Kind::MaskedGemm:
       floor = f.gemm_floor_s;
+      beside = f.beside_loss;
       arithmetic = gemm_seconds(work, gpu, f, sms, time.tiles);
       break;
     case Kind::BatchedGemm:
@@ -95,11 +97,13 @@ KernelTime kernel_time(const KernelWork& work, const GpuSpec& gpu, const Compute
     case Kind::DecodeCore:
       floor = f.core_floor_s;
       loss = f.core_overlap_loss;
+      beside = f.core_beside_loss;
       arithmetic = work.flops / (gpu.bf16_flops * f.decode_core * share);
       break;
     case Kind::PrefillCore:
       floor = f.core_floor_s;
       loss = f.core_overlap_loss;
+      beside = f.core_beside_loss;
       arithmetic = work.flops / (peak_flops(gpu, work.precision) * f.prefill_core * share);
       break;
     case Kind::Memory:
@@ -115,12 +119,13 @@ KernelTime kernel_time(const KernelWork& work, const GpuSpec& gpu, const Compute
       break;
     case Kind::TensorReduce:
     case Kind::TensorGather:
-      time.seconds = tensor_seconds(work, gpu, f, tensor_parallel);
+      time.seconds = time.beside_seconds = tensor_seconds(work, gpu, f, tensor_parallel);
       return time;
   }
   const double memory = memory_seconds(time.hbm_bytes, gpu, f, rate, sms);
-  time.seconds =
-      floor + std::max(arithmetic, memory) + loss * std::min(arithmetic, memory) + f.kernel_gap_s * (work.kernels - 1);
+  const double longer = floor + std::max(arithmetic, memory) + f.kernel_gap_s * (work.kernels - 1);
+  time.seconds = longer + loss * std::min(arithmetic, memory);
+  time.beside_seconds = longer + beside * std::min(arithmetic, memory);
   return time;
 }
 

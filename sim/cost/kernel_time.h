@@ -9,12 +9,13 @@ namespace dbo {
 
 struct KernelTime {
   double seconds = 0;
-  double tiles = 0;      ///< thread blocks' worth of output tiles; 0 when it is not made of tiles
-  double hbm_bytes = 0;  ///< read and written
+  double beside_seconds = 0;  ///< with a comm kernel running beside it all along
+  double tiles = 0;           ///< thread blocks' worth of output tiles; 0 when it is not made of tiles
+  double hbm_bytes = 0;       ///< read and written
 };
 
 /// `sms`: SMs the kernel may use, at least 1. Time = floor + longer + overlap_loss * shorter, where arithmetic takes
-/// waves * tile on those SMs and memory min(HBM, sms * one SM's rate).
+/// waves * tile on those SMs and memory min(HBM, sms * one SM's rate). Beside communication the loss is larger.
 KernelTime kernel_time(const KernelWork& work, const GpuSpec& gpu, const ComputeFactors& factors, int sms,
                        int tensor_parallel = 1);
 
