@@ -13,7 +13,7 @@ cudaError_t launch_gather(const CombineArgs& args, Transport transport, cudaStre
   if (!is_call_valid(args.call, transport) || tokens < 0 || tokens > args.call.layout.dims.max_tokens) {
     return cudaErrorInvalidValue;
   }
-  if (tokens > 0 && args.out == nullptr) return cudaErrorInvalidValue;
+  if (!are_rows_valid(tokens, args.out)) return cudaErrorInvalidValue;
   return launch(device::gather_kernel<kFrom>, device::plan_gather(args), stream);
 }
 

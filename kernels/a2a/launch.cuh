@@ -20,8 +20,13 @@ inline bool is_routing_valid(const A2aCall& c, const TokenView& t) {
          (t.tokens == 0 || (t.expert != nullptr && t.weight != nullptr));
 }
 
+/// Rows are read and written 16 bytes at a time.
+inline bool are_rows_valid(int tokens, const void* rows) {
+  return tokens == 0 || (rows != nullptr && reinterpret_cast<std::uintptr_t>(rows) % 16 == 0);
+}
+
 inline bool are_tokens_valid(const A2aCall& c, const TokenView& t) {
-  return is_routing_valid(c, t) && (t.tokens == 0 || t.rows != nullptr);
+  return is_routing_valid(c, t) && are_rows_valid(t.tokens, t.rows);
 }
 
 template <typename... Params, typename... Args>

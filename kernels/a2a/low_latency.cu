@@ -27,7 +27,7 @@ cudaError_t launch_ll_combine_send(const A2aCall& call, cudaStream_t stream) {
 cudaError_t launch_ll_combine_receive(const CombineArgs& args, cudaStream_t stream) {
   if (!is_call_valid(args.call, Transport::LsaLl) || !is_routing_valid(args.call, args.tokens))
     return cudaErrorInvalidValue;
-  if (args.tokens.tokens > 0 && args.out == nullptr) return cudaErrorInvalidValue;
+  if (!are_rows_valid(args.tokens.tokens, args.out)) return cudaErrorInvalidValue;
   return launch(device::ll_combine_receive_kernel, device::plan_low_latency(args.call, args.tokens, args.out), stream);
 }
 

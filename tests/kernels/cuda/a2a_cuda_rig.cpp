@@ -73,6 +73,14 @@ bool NcclWorld::has_device_comms() {
 
 CudaRig::~CudaRig() {
   // Failures are ignored: the case has been judged, and after a trap every call fails.
+  if (options_.windows) (void)ncclGroupStart();
+  for (std::size_t i = 0; i < players_.size() && options_.windows; ++i) {
+    (void)cudaSetDevice(players_[i].device);
+    if (players_[i].window != nullptr) {
+      (void)ncclCommWindowDeregister(options_.nccl->comm(static_cast<int>(i)), players_[i].window);
+    }
+  }
+  if (options_.windows) (void)ncclGroupEnd();
   for (std::size_t i = 0; i < players_.size(); ++i) {
     Player& p = players_[i];
     (void)cudaSetDevice(p.device);
@@ -80,7 +88,6 @@ CudaRig::~CudaRig() {
     for (cudaGraphExec_t graph : p.graphs) {
       if (graph != nullptr) (void)cudaGraphExecDestroy(graph);
     }
-    if (p.window != nullptr) (void)ncclCommWindowDeregister(options_.nccl->comm(static_cast<int>(i)), p.window);
     if (options_.windows) {
       (void)ncclMemFree(p.base);
     } else {

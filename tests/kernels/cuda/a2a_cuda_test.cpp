@@ -367,7 +367,8 @@ int run_each(const char* self) {
     }
     const auto begin = std::chrono::steady_clock::now();
     std::fflush(stdout);
-    const int status = std::system((std::string(self) + " -m '-tc=" + pattern + "' 2>&1").c_str());
+    const int status =
+        std::system(("timeout -s KILL 60 " + std::string(self) + " -m '-tc=" + pattern + "' 2>&1").c_str());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     std::printf("%s  %5.1f s  %s\n", status == 0 ? "PASS" : "FAIL", seconds, name.c_str());
     failed += status == 0 ? 0 : 1;

@@ -93,10 +93,15 @@ SymmetricBuffers::SymmetricBuffers(const ExchangeRanks& ranks, const kernels::A2
 }
 
 SymmetricBuffers::~SymmetricBuffers() {
+  if (comms_ != nullptr) (void)ncclGroupStart();
+  for (int rank = 0; rank < ranks_.count() && comms_ != nullptr; ++rank) {
+    (void)cudaSetDevice(ranks_[rank].device);
+    if (windows_[at(rank)] != nullptr) (void)ncclCommWindowDeregister((*comms_)[rank], windows_[at(rank)]);
+  }
+  if (comms_ != nullptr) (void)ncclGroupEnd();
   for (int rank = 0; rank < ranks_.count(); ++rank) {
     (void)cudaSetDevice(ranks_[rank].device);
     (void)cudaDeviceSynchronize();
-    if (windows_[at(rank)] != nullptr) (void)ncclCommWindowDeregister((*comms_)[rank], windows_[at(rank)]);
     if (comms_ != nullptr) {
       (void)ncclMemFree(bases_[at(rank)]);
     } else {
