@@ -33,9 +33,12 @@ class Slicer {
   }
 
  private:
-  /// A graph of uniform decode has as many rows as its tokens make whole requests.
+  /// Rows of the padded batch: a graph of uniform decode has as many as its tokens make whole requests, and v1's ranks
+  /// pad to theirs before they know whether it will run.
   std::int64_t padded_requests(const RankBatch& batch, const RankSummary& rank, std::int64_t padded) const {
-    const std::int64_t own = batch.padded_requests.value_or(rank.requests);
+    const bool pads = settings_.coordination == Coordination::V1 && rank.uniform && !rank.padded_tokens;
+    const std::int64_t by_rule = pads ? own_padded_tokens(rank, settings_) / summary_.query : rank.requests;
+    const std::int64_t own = batch.padded_requests.value_or(std::max(by_rule, rank.requests));
     const bool rows_follow = decision_.graph.mode == GraphMode::Full && summary_.uniform;
     return rows_follow ? std::max(own, padded / summary_.query) : own;
   }

@@ -188,3 +188,14 @@ TEST_CASE("graph: SGLang's graph is cut by its size, and an empty half replays")
   CHECK(s[1].padded_requests == Range{64, 128});
   CHECK(s[1].query_start_loc == Ints(65, 0));
 }
+
+TEST_CASE("graph: v1 ranks keep the rows they padded to when no graph runs after all") {
+  // The step is split without a graph, as rank 0 prefills; rank 1 had padded its 400 requests to 512.
+  const DecideSettings settings = with_graphs(defaults(Coordination::V1), {512});
+  const Decision decision = decide_two(rank_of({600}), decodes(400), settings);
+  CHECK(decision.padded_tokens == 600);
+  const UbatchSlice& last = decision.ranks[1].ubatches[1];
+  CHECK(last.requests == Range{300, 400});
+  CHECK(last.padded_requests == Range{300, 512});
+  CHECK(last.query_start_loc.size() == 101);
+}
