@@ -61,10 +61,10 @@ std::string known_names(std::string_view name, const std::vector<std::string_vie
   return text + ")";
 }
 
-void throw_internal(std::string_view condition, std::string_view detail, std::source_location where) {
+void throw_internal(std::string_view condition, std::string_view detail, const char* file, int line) {
   std::string text = "internal error: ";
-  text.append(detail).append(" [").append(condition).append("] at ").append(where.file_name());
-  text.append(":").append(std::to_string(where.line()));
+  text.append(detail).append(" [").append(condition).append("] at ").append(file);
+  text.append(":").append(std::to_string(line));
   throw InternalError(text);
 }
 

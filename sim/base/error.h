@@ -1,7 +1,6 @@
 // The exceptions of the project and the checks that throw them.
 #pragma once
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -62,8 +61,9 @@ std::string_view nearest_name(std::string_view name, const std::vector<std::stri
 /// `(known: a, b, c; did you mean "b"?)`: what belongs behind a message about an unknown name.
 std::string known_names(std::string_view name, const std::vector<std::string_view>& known);
 
+/// `file` and `line` are the caller's: builtins, as Debian 12's clang has no std::source_location.
 [[noreturn]] void throw_internal(std::string_view condition, std::string_view detail,
-                                 std::source_location where = std::source_location::current());
+                                 const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
 }  // namespace dbo
 
