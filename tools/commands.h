@@ -1,6 +1,7 @@
 // The commands of `dbo`: their options, and what each returns as exit code.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,5 +30,15 @@ struct SimulateOptions {
   std::vector<std::string> ranks;  ///< "all" or rank numbers to trace
 };
 int run_simulate(const SimulateOptions& options);
+
+struct InspectCommand {
+  std::string trace;
+  bool json = false;
+  std::vector<std::string> rules;  ///< files of kernel rules
+  std::string plan_out, profile_out, svg, chrome_out;
+  std::int64_t rank = -1, step = -1;  ///< of the plan; -1: the first rank, all steps
+  bool no_host = false;
+};
+int run_inspect(const InspectCommand& options);
 
 }  // namespace dbo

@@ -1,0 +1,78 @@
+// dbo inspect: any Chrome or Kineto trace to what it says about overlap, and back to a plan with costs.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "sim/base/error.h"
+#include "sim/base/files.h"
+#include "sim/plan/plan_json.h"
+#include "tools/commands.h"
+#include "traces/chrome_writer.h"
+#include "traces/found_order.h"
+#include "traces/inspect.h"
+#include "traces/timeline_svg.h"
+
+namespace dbo {
+namespace {
+
+/// A bar on a terminal, nothing elsewhere.
+class Progress {
+ public:
+  explicit Progress(bool wanted) : shown_(wanted && isatty(STDERR_FILENO) != 0) {}
+  ~Progress() {
+    if (drawn_) fmt::print(stderr, "\r\033[K");
+  }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void show(double share) {
+    const int percent = static_cast<int>(share * 100);
+    if (!shown_ || percent == last_) return;
+    last_ = percent;
+    drawn_ = true;
+    constexpr int kWidth = 40;
+    const int full = percent * kWidth / 100;
+    fmt::print(stderr, "\rreading [{:=<{}}{:<{}}] {:3} %", "", full, "", kWidth - full, percent);
+    std::fflush(stderr);
+  }
+
+ private:
+  bool shown_, drawn_ = false;
+  int last_ = -1;
+};
+
+void write_order(const InspectCommand& options, const Inspection& inspection) {
+  if (options.plan_out.empty() && options.profile_out.empty()) return;
+  if (options.plan_out.empty() && inspection.placed > 0) {
+    // Costs alone serve a config: by kind of op.
+    write_file(options.profile_out, pretty_json(costs_by_kind(inspection.ops, options.trace)));
+    return;
+  }
+  OrderSearchOptions search;
+  const std::vector<std::int32_t> ranks = inspection.classified.ranks();
+  search.rank = options.rank >= 0 ? static_cast<std::int32_t>(options.rank) : ranks.empty() ? 0 : ranks.front();
+  search.step = static_cast<std::int32_t>(options.step);
+  search.host = !options.no_host;
+  const FoundOrder order = find_order(inspection.classified, search);
+  if (!options.plan_out.empty()) write_file(options.plan_out, plan_text(order.plan));
+  if (!options.profile_out.empty()) write_file(options.profile_out, pretty_json(found_costs(order)));
+  fmt::print(stderr, "order: rank {}, {} launches on {} lanes, {} edges between lanes, {} pieces of host work\n",
+             search.rank, order.launches.size(), order.plan.lanes.size(), order.edges.size(), order.host_work.size());
+}
+
+}  // namespace
+
+int run_inspect(const InspectCommand& options) {
+  InspectOptions inspect;
+  inspect.rule_files = options.rules;
+  Progress progress(true);
+  inspect.read.progress = [&](double share) { progress.show(share); };
+  const Inspection inspection = inspect_trace(options.trace, inspect);
+  write_order(options, inspection);
+  if (!options.svg.empty())
+    write_file(options.svg, timeline_svg(inspection.ops, {.title = options.trace, .subtitle = {}}));
+  if (!options.chrome_out.empty()) write_chrome_trace(options.chrome_out, inspection.ops);
+  fmt::print("{}", options.json ? pretty_json(inspection_json(inspection)) : inspection_text(inspection, inspect));
+  return 0;
+}
+
+}  // namespace dbo
