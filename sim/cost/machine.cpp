@@ -1,0 +1,33 @@
+#include "sim/cost/machine.h"
+
+#include <algorithm>
+
+namespace dbo {
+
+int MachineSpec::link_domain(const World& world) const {
+  const int limit = fabric.link_domain > 0 ? fabric.link_domain : gpu.link_domain;
+  // Nodes that share scale-up links join into one domain; a node with more GPUs than a domain stays one.
+  if (limit <= world.ranks_per_node) return std::min(world.ranks_per_node, world.ranks);
+  return std::min(limit / world.ranks_per_node * world.ranks_per_node, world.ranks);
+}
+
+double MachineSpec::nic_bytes_per_s() const {
+  return fabric.nic_bytes_per_s > 0 ? fabric.nic_bytes_per_s : gpu.nic_bytes_per_s;
+}
+
+int pool_sms(const Plan& plan, const OpDef& op, const GpuSpec& gpu) {
+  switch (op.sms) {
+    case SmPool::Compute:
+      return plan.sm.compute > 0 ? std::min(plan.sm.compute, gpu.sms) : gpu.sms;
+    case SmPool::Comm:
+      // Nothing set aside: comm kernels still have a block count of their own.
+      return std::min(plan.sm.comm > 0 ? plan.sm.comm : kDefaultCommSms, gpu.sms);
+    case SmPool::All:
+      return gpu.sms;
+    case SmPool::None:
+      return 0;
+  }
+  return gpu.sms;
+}
+
+}  // namespace dbo

@@ -1,0 +1,31 @@
+// The machine a plan is priced for.
+#pragma once
+
+#include "sim/cost/cost_table.h"
+#include "sim/cost/factors.h"
+#include "sim/model/hardware.h"
+
+namespace dbo {
+
+struct MachineSpec {
+  GpuSpec gpu;
+  FabricSpec fabric;
+  HostCosts host;
+  const CostFactors* factors = nullptr;  ///< null: the ones that ship
+  /// Prices the ops of a split step with SMs set aside for communication as running beside each other throughout: for
+  /// an engine that does not work contention out itself.
+  bool always_beside = false;
+
+  const CostFactors& rates() const { return factors != nullptr ? *factors : default_factors(); }
+  /// Ranks that share scale-up links, of a world's.
+  int link_domain(const World& world) const;
+  double nic_bytes_per_s() const;
+};
+
+/// Blocks of a comm kernel when the plan sets no SMs aside for it (an un-split server): what DeepEP starts with.
+inline constexpr int kDefaultCommSms = 20;
+
+/// The SMs an op may use: those of its pool.
+int pool_sms(const Plan& plan, const OpDef& op, const GpuSpec& gpu);
+
+}  // namespace dbo

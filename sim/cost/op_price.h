@@ -1,0 +1,35 @@
+// One op's cost on one rank, from what it works on.
+#pragma once
+
+#include <vector>
+
+#include "sim/cost/exchange.h"
+#include "sim/cost/kernel_time.h"
+#include "sim/cost/machine.h"
+
+namespace dbo {
+
+/// A compute op's kernels with their times: what tables of accuracy show.
+struct TimedKernel {
+  KernelWork work;
+  KernelTime time;
+};
+std::vector<TimedKernel> timed_kernels(OpKind kind, const OpContext& context, const MachineSpec& machine, int sms);
+
+/// A compute op on `sms` SMs.
+OpCost price_compute(OpKind kind, const OpContext& context, const MachineSpec& machine, int sms);
+
+/// One exchange of all ranks: the traffic, and what every rank waits for.
+struct Exchange {
+  Transport transport = Transport::Ll;
+  const ModelShape* shape = nullptr;
+  int near_peers = 0, far_peers = 0;
+  RoutedLoad load;
+  PortBytes slowest_dispatch, slowest_combine;  ///< of the rank with most over its ports
+};
+Exchange make_exchange(Transport transport, const ModelShape& shape, int domain, RoutedLoad load);
+
+/// One rank's part of a communication op: send, receive with its wire, comm kernel, or copy of the combined tokens.
+OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const MachineSpec& machine, int sms);
+
+}  // namespace dbo
