@@ -140,8 +140,8 @@ void UbatchGroup::run(const std::function<void(UbatchContext&)>& body) {
     context->state_ = UbatchContext::State::Parked;
     context->hook_ = nullptr;
   }
-  device_.begin_step();
   try {
+    device_.begin_step();
     ring_->run([&](int thread) {
       UbatchContext& context = *contexts_[static_cast<std::size_t>(thread)];
       // Installed for as long as the body runs, an exception included.

@@ -1,0 +1,25 @@
+// MPI as host group, from a plug-in library that is loaded only under an MPI launcher: the programs themselves start
+// where there is no MPI.
+#pragma once
+
+#include <memory>
+
+#include "runtime/host_group.h"
+
+namespace dbo::runtime {
+
+/// The group of MPI_COMM_WORLD through `libdbo_mpi.so` beside the program or in the library path; nullptr when there is
+/// no such library. Initialises MPI if nobody has.
+std::unique_ptr<HostGroup> open_mpi_group();
+
+/// What the plug-in exports as C functions, so that no MPI type crosses the boundary. All return 0 or an MPI error
+/// code.
+struct MpiPlugin {
+  int (*start)(int* rank, int* size);
+  int (*gather)(const void* mine, void* all, long bytes);  ///< all-gather of equal sizes
+  int (*abort)();
+};
+using MpiPluginEntry = MpiPlugin (*)();
+inline constexpr char kMpiPluginEntry[] = "dbo_mpi_plugin_1";
+
+}  // namespace dbo::runtime

@@ -1,0 +1,180 @@
+#include "runtime/cuda/rank_replay.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "runtime/cuda/check.h"
+#include "runtime/cuda/process.h"
+#include "sim/base/error.h"
+#include "sim/plan/plan_json.h"
+
+namespace dbo::runtime {
+namespace {
+
+Ns since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration_cast<Ns>(std::chrono::steady_clock::now() - begin);
+}
+
+}  // namespace
+
+RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const std::vector<StandInWork>& work,
+                       HangGuard& guard, ReplayOptions options)
+    : group_(group), plan_(plan), plan_rank_(plan_rank) {
+  const int plan_class = plan.class_of(plan_rank);
+  linear_ = linearise(plan, plan_class);
+  start_gpu(options.gpu);
+  const Versions v = versions();
+  check_agreement(group, {{"plan hash", plan_hash(plan)},
+                          {"CUDA driver version", version_text(v.driver)},
+                          {"CUDA runtime version", version_text(v.runtime)},
+                          {"NCCL version", nccl_version_text(v.nccl)}});
+  placement_ = exchange_placement(group, options.gpu);
+  clocks_ = align_clocks(group, placement_);
+  if (plan.sm.control == SmControl::GreenContext && plan.sm.comm > 0) {
+    partition_ = SmPartition::create(options.gpu, plan.sm.comm);
+  }
+  lanes_ = std::make_unique<LaneStreams>(plan, partition_.comm_sms() > 0 ? &partition_ : nullptr);
+  progress_ = HostWords(plan.lanes.size());
+  stand_in_ =
+      std::make_unique<StandInTable>(group, placement_, plan, linear_, work, clocks_, progress_, options.stand_in);
+  CudaDeviceOptions device_options;
+  device_options.gpu = options.gpu;
+  device_options.rank = plan_rank;
+  device_options.host_wait_deadline = options.stand_in.deadline;
+  device_ = std::make_unique<CudaDevice>(plan, linear_, *lanes_, stand_in_->table(), progress_, guard, device_options);
+  light_ = std::make_unique<EventRecorder>(linear_.ops.size());
+  runner_ = std::make_unique<StepRunner>(plan, plan_class, linear_, *device_,
+                                         StepOptions{.spin = options.spin, .refuse_unsound = true});
+  step_begin_ = Event::create(true);
+  step_end_ = Event::create(true);
+  watch_ = guard.watch({.progress = [this] { return device_->progress_sum(); },
+                        .report = [this] { return device_->report(); },
+                        .abort = {}});
+  run_eager();
+  measure_launch();
+  group_.barrier();
+}
+
+void RankReplay::measure_launch() {
+  // So few that the queue never fills.
+  constexpr int kLaunches = 64;
+  std::vector<Ns> costs;
+  for (int i = 0; i < kLaunches; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    DBO_CUDA_CHECK(kernels::launch_nothing(device_->compute()));
+    costs.push_back(since(begin));
+  }
+  DBO_CUDA_CHECK(cudaStreamSynchronize(device_->compute()));
+  launch_cost_ = spread_of(costs).median;
+}
+
+RankReplay::~RankReplay() {
+  // The guard must not look at what is about to go.
+  watch_.reset();
+}
+
+void RankReplay::run_eager() {
+  group_.barrier();
+  DBO_CUDA_CHECK(cudaEventRecord(step_begin_.get(), device_->compute()));
+  const auto begin = std::chrono::steady_clock::now();
+  runner_->run();
+  host_time_ = since(begin);
+  DBO_CUDA_CHECK(cudaEventRecord(step_end_.get(), device_->compute()));
+  device_->wait_step();
+  DBO_CUDA_CHECK(cudaEventSynchronize(step_end_.get()));
+}
+
+void RankReplay::capture(const GraphKey& key) {
+  group_.barrier();
+  const Graph graph = device_->capture(*runner_);
+  graphs_.put(key, GraphExec::create(graph, device_->compute()));
+  DBO_CUDA_CHECK(cudaStreamSynchronize(device_->compute()));
+  run_graph(key);
+}
+
+bool RankReplay::run_graph(const GraphKey& key) {
+  const GraphExec* graph = graphs_.find(key);
+  if (graph == nullptr) {
+    run_eager();
+    return false;
+  }
+  group_.barrier();
+  DBO_CUDA_CHECK(cudaEventRecord(step_begin_.get(), device_->compute()));
+  const auto begin = std::chrono::steady_clock::now();
+  device_->launch_graph(*graph);
+  host_time_ = since(begin);
+  DBO_CUDA_CHECK(cudaEventRecord(step_end_.get(), device_->compute()));
+  device_->wait_step();
+  DBO_CUDA_CHECK(cudaEventSynchronize(step_end_.get()));
+  return true;
+}
+
+void RankReplay::set_trace(TraceMode mode, CuptiTracer* tracer) {
+  switch (mode) {
+    case TraceMode::Stamps:
+      device_->observe(nullptr);
+      break;
+    case TraceMode::Light:
+      device_->observe(light_.get());
+      break;
+    case TraceMode::Full:
+      DBO_CHECK(tracer != nullptr, "a full trace needs CUPTI's session");
+      device_->observe(&tracer->observer(plan_rank_, linear_.ops.size()));
+      break;
+  }
+}
+
+RankTimes RankReplay::with_clock(std::vector<OpTime> ops) const {
+  RankTimes times;
+  times.rank = plan_rank_;
+  times.ops = std::move(ops);
+  // Ours minus the first rank's is the opposite of what that rank's clock is ahead of ours.
+  times.clock_ns = -clocks_[0].offset_ns;
+  times.residual_ns = clocks_[0].residual_ns;
+  return times;
+}
+
+RankTimes RankReplay::stamp_times() const {
+  return with_clock(stand_in_->times());
+}
+
+RankTimes RankReplay::light_times() const {
+  const std::vector<OpTime> stamps = stand_in_->times();
+  std::vector<OpTime> times = light_->times();
+  // Events count from the step's begin: put them on the GPU's clock by the median distance to the stamps.
+  std::vector<Ns> distance;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (times[i].ran && stamps[i].ran) distance.push_back(Ns{stamps[i].end_ns - times[i].end_ns});
+  }
+  const std::int64_t shift = spread_of(distance).median.count();
+  for (OpTime& time : times) {
+    time.begin_ns += shift;
+    time.end_ns += shift;
+  }
+  return with_clock(std::move(times));
+}
+
+RankTimes RankReplay::full_times(CuptiTracer& tracer) const {
+  const std::vector<OpTime> stamps = stand_in_->times();
+  std::vector<OpTime> times = tracer.times(plan_rank_);
+  std::vector<Ns> distance;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (times[i].ran && stamps[i].ran) distance.push_back(Ns{stamps[i].begin_ns - times[i].begin_ns});
+  }
+  const std::int64_t shift = spread_of(distance).median.count();
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    times[i].begin_ns += shift;
+    times[i].end_ns += shift;
+    times[i].ready_ns = stamps[i].ready_ns;
+  }
+  return with_clock(std::move(times));
+}
+
+Ns RankReplay::event_time() const {
+  float ms = 0;
+  DBO_CUDA_CHECK(cudaEventElapsedTime(&ms, step_begin_.get(), step_end_.get()));
+  return Ns{std::llround(static_cast<double>(ms) * 1e6)};
+}
+
+}  // namespace dbo::runtime

@@ -1,0 +1,99 @@
+// One rank's replay of a plan on a GPU with stand-in kernels: set-up in the order that cannot dead-lock, steps eager
+// and by graph, and what was measured.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/cupti_tracer.h"
+#include "runtime/cuda/event_recorder.h"
+#include "runtime/cuda/graph_cache.h"
+#include "runtime/cuda/hang_guard.h"
+#include "runtime/cuda/peer_memory.h"
+#include "runtime/cuda/stand_in_table.h"
+#include "runtime/host_group.h"
+#include "runtime/measured_trace.h"
+#include "runtime/step.h"
+
+namespace dbo::runtime {
+
+/// Light: a timing event before and behind each op. Full: CUPTI. Stamps of the stand-ins are there in every mode.
+enum class TraceMode : std::uint8_t { Stamps, Light, Full };
+
+struct ReplayOptions {
+  int gpu = 0;
+  Ns spin = kDefaultSpin;
+  StandInOptions stand_in;
+};
+
+/// Everything of one rank. Construction, and every function that says so, is collective over the group.
+class RankReplay {
+ public:
+  /// `plan_rank` is the rank of the plan this one plays; the group's ranks play consecutive ones. Ends at a host
+  /// barrier after one warm step, so that no kernel waits for a peer that still loads.
+  RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const std::vector<StandInWork>& work, HangGuard& guard,
+             ReplayOptions options);
+  ~RankReplay();
+  RankReplay(const RankReplay&) = delete;
+  RankReplay& operator=(const RankReplay&) = delete;
+
+  /// Collective: one eager step, awaited.
+  void run_eager();
+  /// Collective: captures a step under the current trace mode, uploads it, runs it once.
+  void capture(const GraphKey& key);
+  /// Collective: one replay of the captured step, eager when the cache has no such graph; awaited. Returns whether a
+  /// graph ran.
+  bool run_graph(const GraphKey& key);
+
+  /// From the next step or capture on. `tracer` for Full only.
+  void set_trace(TraceMode mode, CuptiTracer* tracer = nullptr);
+
+  /// Of the last step.
+  RankTimes stamp_times() const;
+  RankTimes light_times() const;
+  /// Times of CUPTI, shifted onto the GPU's own clock by the stamps of the same step.
+  RankTimes full_times(CuptiTracer& tracer) const;
+  /// From the first launch on `compute` to the end of the step, by events; only of steps run by `run_eager` and
+  /// `run_graph`.
+  Ns event_time() const;
+  /// Host time of the last `run_eager` from first to last launch, or of the graph's launch.
+  Ns host_time() const { return host_time_; }
+  /// Host time of one launch on an idle GPU, measured at set-up.
+  Ns launch_cost() const { return launch_cost_; }
+  void check_arrivals() const { stand_in_->check_arrivals(); }
+  std::vector<std::vector<bool>> sms_used() const { return stand_in_->sms_used(); }
+
+  int plan_rank() const { return plan_rank_; }
+  const Linear& linear() const { return linear_; }
+  const kernels::TimerProbe& timer() const { return stand_in_->timer(); }
+  const std::vector<ClockOffset>& clocks() const { return clocks_; }
+  int comm_sms() const { return partition_.comm_sms(); }  ///< granted by a green context; 0: none was made
+  int compute_sms() const { return partition_.compute_sms(); }
+  void stop(std::exception_ptr error) noexcept { runner_->stop(std::move(error)); }
+
+ private:
+  void measure_launch();
+  RankTimes with_clock(std::vector<OpTime> ops) const;
+
+  HostGroup& group_;
+  const Plan& plan_;
+  int plan_rank_;
+  Linear linear_;
+  Placement placement_;
+  std::vector<ClockOffset> clocks_;
+  SmPartition partition_;
+  std::unique_ptr<LaneStreams> lanes_;
+  HostWords progress_;
+  std::unique_ptr<StandInTable> stand_in_;
+  std::unique_ptr<CudaDevice> device_;
+  std::unique_ptr<EventRecorder> light_;
+  std::unique_ptr<StepRunner> runner_;
+  GraphCache graphs_;
+  Event step_begin_, step_end_;
+  Ns host_time_{}, launch_cost_{};
+  std::shared_ptr<void> watch_;
+};
+
+}  // namespace dbo::runtime

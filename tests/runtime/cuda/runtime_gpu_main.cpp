@@ -1,0 +1,84 @@
+// Runs each group of test cases in a process of its own with a time limit: a kernel that faults or hangs ends its group
+// and not the others. With arguments it is an ordinary doctest program.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "runtime/cuda/process.h"
+
+namespace {
+
+struct Group {
+  const char* filter;
+  int exit_code;  ///< that the group must end with
+  int limit_s;
+};
+
+// The hang group is meant to hang: the guard must end it with exit code 3.
+constexpr Group kGroups[] = {{"handles*", 0, 30}, {"stand-in*", 0, 30}, {"device*", 0, 60},      {"schedules*", 0, 90},
+                             {"graph*", 0, 60},   {"sm*", 0, 40},       {"trace light*", 0, 40}, {"trace full*", 0, 60},
+                             {"predict*", 0, 60}, {"pair*", 0, 120},    {"nccl*", 0, 90},        {"hang*", 3, 30}};
+
+/// Exit status of the program run with that filter, or -1 when it had to be stopped.
+int run_group(const Group& group) {
+  const std::string argument = std::string("--test-case=") + group.filter;
+  const pid_t child = fork();
+  if (child == 0) {
+    execl("/proc/self/exe", "runtime_gpu_test", argument.c_str(), static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(group.limit_s);
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > end) {
+      kill(child, SIGKILL);
+      waitpid(child, &status, 0);
+      return -1;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  dbo::runtime::prepare_process();
+  if (argc > 1) return doctest::Context(argc, argv).run();
+  // Asked in a child: a process that has touched CUDA must not fork others that use it.
+  const pid_t probe = fork();
+  if (probe == 0) {
+    const std::string problem = dbo::runtime::gpu_problem();
+    if (!problem.empty()) std::printf("no GPU: %s\n", problem.c_str());
+    std::fflush(stdout);
+    _exit(problem.empty() ? 0 : 77);
+  }
+  int status = 0;
+  waitpid(probe, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) return 77;
+  int failed = 0;
+  for (const Group& group : kGroups) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::printf("== %s\n", group.filter);
+    std::fflush(stdout);
+    const int result = run_group(group);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    const bool passed = result == group.exit_code;
+    std::printf("== %s %s (exit %d, %.1f s)\n", group.filter,
+                passed         ? "passed"
+                : result == -1 ? "STOPPED: time limit"
+                               : "FAILED",
+                result, took.count());
+    std::fflush(stdout);
+    failed += passed ? 0 : 1;
+  }
+  std::printf("%d of %zu groups failed\n", failed, std::size(kGroups));
+  return failed > 0 ? 1 : 0;
+}

@@ -1,0 +1,71 @@
+// dbo-gpu: the commands that need GPUs. `dbo` starts it.
+#include "tools/dbo_gpu.h"
+
+#include "runtime/cuda/process.h"
+#include "tools/cli.h"
+
+namespace dbo {
+namespace {
+
+ProgramSpec make_program() {
+  ProgramSpec program;
+  program.name = "dbo-gpu";
+  program.what = "Replays plans on GPUs and measures them.";
+
+  static ReplayCommand replay;
+  program.commands.push_back(
+      {"replay",
+       "run a plan with stand-in kernels of given durations, check its order, print what was measured",
+       "dbo-gpu replay plan.json --costs costs.json --gpus 2 --graph --out out",
+       {{"PLAN", "plan (JSON)", &replay.plan, true, {}, {}},
+        {"--costs", "durations of the plan's ops (JSON)", &replay.costs, true, {}, {}},
+        {"--out,-o", "folder for measured.trace.json and replay.json", &replay.out, false, {}, {}},
+        {"--eager", "launch op by op (default: what the plan says)", &replay.eager, false, {}, {}},
+        {"--graph", "replay a captured graph", &replay.graph, false, {}, {}},
+        {"--iters", "measured steps (default 20)", &replay.iterations, false, {}, {}},
+        {"--warmup", "steps before them (default 3)", &replay.warmup, false, {}, {}},
+        {"--gpus",
+         "GPUs, one rank each (default 1); ignored under mpirun, srun or torchrun",
+         &replay.gpus,
+         false,
+         {},
+         {}},
+        {"--trace", "where times come from (default stamps)", &replay.trace, false, {"stamps", "light", "full"}, {}},
+        {"--deadline",
+         "seconds without progress that count as a hang (default 20)",
+         &replay.deadline_s,
+         false,
+         {},
+         {}}},
+       [] { return run_replay(replay); }});
+
+  static GpuBenchCommand bench;
+  program.commands.push_back(
+      {"bench",
+       "measure host and gap costs, or a kind of kernel",
+       "dbo-gpu bench host --out host.json",
+       {{"WHAT",
+         "host, gemm, attention, a2a or overlap",
+         &bench.what,
+         true,
+         {"host", "gemm", "attention", "a2a", "overlap"},
+         {}},
+        {"--out,-o", "file for the figures (host: JSON, others: CSV)", &bench.out, false, {}, {}},
+        {"--quick", "fewer points and repeats", &bench.quick, false, {}, {}},
+        {"--device", "GPU (default 0)", &bench.device, false, {}, {}}},
+       [] { return run_gpu_bench(bench); }});
+
+  program.commands.push_back({"info", "print GPUs, versions, links, SM partitions and timers", "dbo-gpu info", {}, [] {
+                                return run_gpu_info();
+                              }});
+  return program;
+}
+
+}  // namespace
+}  // namespace dbo
+
+int main(int argc, char** argv) {
+  // Before anything can start CUDA or NCCL.
+  dbo::runtime::prepare_process();
+  return dbo::run_program(dbo::make_program(), argc, argv);
+}

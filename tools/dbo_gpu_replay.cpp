@@ -1,0 +1,394 @@
+// dbo-gpu replay: a plan on one or more GPUs with stand-in kernels.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/cuda/nccl_comm.h"
+#include "runtime/cuda/process.h"
+#include "runtime/cuda/rank_replay.h"
+#include "runtime/launcher_env.h"
+#include "sim/base/error.h"
+#include "sim/base/files.h"
+#include "sim/base/json.h"
+#include "sim/cost/fixed.h"
+#include "sim/engine/engine.h"
+#include "sim/plan/plan_json.h"
+#include "tools/dbo_gpu.h"
+#include "traces/check_order.h"
+#include "traces/chrome_writer.h"
+
+namespace dbo {
+namespace {
+
+using runtime::HostGroup;
+using runtime::LaneGaps;
+using runtime::RankReplay;
+using runtime::RankTimes;
+using runtime::Spread;
+using runtime::StandInWork;
+using runtime::TraceMode;
+
+int blocks_of(const Plan& plan, SmPool pool, int gpu_sms) {
+  const int compute = plan.sm.compute > 0 ? plan.sm.compute : gpu_sms;
+  switch (pool) {
+    case SmPool::Compute:
+      return plan.sm.control == SmControl::None ? gpu_sms : std::min(compute, gpu_sms);
+    case SmPool::Comm:
+      return plan.sm.comm > 0 ? std::min(plan.sm.comm, gpu_sms) : 1;
+    case SmPool::All:
+      return gpu_sms;
+    case SmPool::None:
+      return 1;
+  }
+  return 1;
+}
+
+/// The stand-ins of one rank. An op that takes no time and tells nobody anything is not launched at all.
+std::vector<StandInWork> stand_ins(const Plan& plan, const CostTable& costs, int rank, int gpu_sms) {
+  const Linear linear = linearise(plan, plan.class_of(rank));
+  const int group = costs.group_of_rank()[static_cast<std::size_t>(rank)];
+  std::vector<StandInWork> work;
+  for (std::size_t i = 0; i < linear.ops.size(); ++i) {
+    const LinearOp& op = linear.ops[i];
+    const OpCost& cost = costs.at(group, costs.layer_class(op.layer), op.ubatch, op.op);
+    StandInWork w;
+    w.time = i < costs.by_plan_op.size() ? costs.by_plan_op[i] : cost.time;
+    w.wire = cost.wire;
+    w.notify = cost.notify;
+    // A send or receive without a time of its own only stamps and holds: one small block.
+    w.whole_sm = w.time > Ns{};
+    w.blocks = w.whole_sm ? blocks_of(plan, plan.op(op.op).sms, gpu_sms) : 1;
+    work.push_back(w);
+  }
+  return work;
+}
+
+bool blocks_host(const Linear& linear) {
+  return std::any_of(linear.host.begin(), linear.host.end(),
+                     [](const HostStep& step) { return step.verb == Verb::HostWait; });
+}
+
+/// One way of running, measured on one rank.
+struct Measured {
+  std::vector<Ns> steps, events, host;
+  std::vector<std::vector<Ns>> ops;  ///< by plan_op: begin (or, where it waits, ready) to end
+  LaneGaps gaps;
+  RankTimes last;
+};
+
+/// What the ranks share while they run; filled by rank 0's thread where it says so.
+struct Session {
+  const Plan& plan;
+  const ReplayCommand& command;
+  std::vector<std::vector<StandInWork>> work;
+  runtime::HangGuard guard;
+  std::unique_ptr<runtime::CuptiTracer> tracer;  ///< of the process; made by its first rank between two barriers
+  std::mutex mutex;
+  std::map<int, RankReplay*> live;
+};
+
+Measured measure(RankReplay& replay, const Plan& plan, const ReplayCommand& command, bool graph, TraceMode mode,
+                 runtime::CuptiTracer* tracer) {
+  constexpr runtime::GraphKey kKey{};
+  replay.set_trace(mode, tracer);
+  if (graph) replay.capture(kKey);
+  const auto run = [&] { graph ? static_cast<void>(replay.run_graph(kKey)) : replay.run_eager(); };
+  for (std::int64_t i = 0; i < command.warmup; ++i) run();
+  Measured measured;
+  measured.ops.resize(replay.linear().ops.size());
+  for (std::int64_t i = 0; i < command.iterations; ++i) {
+    if (tracer != nullptr && mode == TraceMode::Full) tracer->clear();
+    run();
+    replay.check_arrivals();
+    const RankTimes times = replay.stamp_times();
+    measured.steps.push_back(runtime::step_time(times));
+    measured.events.push_back(replay.event_time());
+    measured.host.push_back(replay.host_time());
+    const LaneGaps gaps = runtime::lane_gaps(plan, replay.linear(), times);
+    measured.gaps.same_lane.insert(measured.gaps.same_lane.end(), gaps.same_lane.begin(), gaps.same_lane.end());
+    measured.gaps.cross_lane.insert(measured.gaps.cross_lane.end(), gaps.cross_lane.begin(), gaps.cross_lane.end());
+    for (std::size_t op = 0; op < times.ops.size(); ++op) {
+      const runtime::OpTime& t = times.ops[op];
+      if (t.ran) measured.ops[op].push_back(Ns{t.end_ns - std::max(t.begin_ns, t.ready_ns)});
+    }
+  }
+  switch (mode) {
+    case TraceMode::Stamps:
+      measured.last = replay.stamp_times();
+      break;
+    case TraceMode::Light:
+      measured.last = replay.light_times();
+      break;
+    case TraceMode::Full:
+      measured.last = replay.full_times(*tracer);
+      break;
+  }
+  return measured;
+}
+
+std::string us(Ns time) {
+  return us_text(time.count());
+}
+
+std::string spread_text(const std::vector<Ns>& values) {
+  const Spread s = runtime::spread_of(values);
+  return fmt::format("{:>10} us  ({} .. {})", us(s.median), us(s.p10), us(s.p90));
+}
+
+/// What the engine says of the same durations with the costs of this run: by graph the gaps between nodes; eagerly the
+/// host's launches, and the gap as part of each op.
+Ns predict(const Plan& plan, CostTable costs, bool graph, const LaneGaps& gaps, Ns launch) {
+  const Ns node = std::max(runtime::spread_of(gaps.same_lane).median, Ns{});
+  const Ns cross = std::max(runtime::spread_of(gaps.cross_lane).median, node);
+  Plan run = plan;
+  run.execution = graph ? Execution::Graph : Execution::Eager;
+  costs.host = HostCosts{};
+  if (graph) {
+    costs.host.node_gap = node;
+    costs.host.lane_gap = cross - node;
+    return Ns{run_engine(run, costs).step()};
+  }
+  costs.host.launch = launch;
+  for (int group = 0; group < costs.groups(); ++group) {
+    for (int layers = 0; layers < costs.layer_classes(); ++layers) {
+      for (int ubatch = 0; ubatch < costs.ubatches(); ++ubatch) {
+        for (OpId op = 0; op < plan.ops.size(); ++op) {
+          OpCost& cost = costs.at(group, layers, ubatch, op);
+          if (cost.time > Ns{}) cost.time += node;
+        }
+      }
+    }
+  }
+  return Ns{run_engine(run, costs).step()};
+}
+
+void print_ops(const Plan& plan, const Linear& linear, const std::vector<StandInWork>& work, const Measured& measured) {
+  fmt::print("  {:<8} {:>6} {:>12} {:>12} {:>12}\n", "op", "count", "given us", "median us", "p90 us");
+  for (OpId op = 0; op < plan.ops.size(); ++op) {
+    std::vector<Ns> given, all;
+    for (std::size_t i = 0; i < linear.ops.size(); ++i) {
+      if (linear.ops[i].op != op) continue;
+      given.push_back(work[i].time);
+      all.insert(all.end(), measured.ops[i].begin(), measured.ops[i].end());
+    }
+    if (all.empty()) continue;
+    const Spread s = runtime::spread_of(all);
+    fmt::print("  {:<8} {:>6} {:>12} {:>12} {:>12}\n", plan.op(op).name, given.size(),
+               us(runtime::spread_of(given).median), us(s.median), us(s.p90));
+  }
+}
+
+Json spread_json(const std::vector<Ns>& values) {
+  const Spread s = runtime::spread_of(values);
+  Json json = Json::object();
+  json.set("median_ns", s.median.count());
+  json.set("p10_ns", s.p10.count());
+  json.set("p90_ns", s.p90.count());
+  json.set("count", s.count);
+  return json;
+}
+
+/// Prints and writes what rank 0 knows of one way of running; returns the number of order findings.
+std::size_t report(Session& session, HostGroup& group, RankReplay& replay, const Measured& measured, bool graph,
+                   const CostTable& costs, TraceMode mode, Json& out) {
+  const std::vector<std::string> all = group.gather(runtime::encode_times(measured.last));
+  if (group.rank() != 0) return 0;
+  const Plan& plan = session.plan;
+  std::vector<RankTimes> ranks;
+  std::vector<Linear> orders;
+  for (const std::string& text : all) ranks.push_back(runtime::decode_times(text));
+  for (const RankTimes& rank : ranks) orders.push_back(linearise(plan, plan.class_of(rank.rank)));
+  std::vector<const Linear*> order_pointers;
+  for (const Linear& order : orders) order_pointers.push_back(&order);
+  Trace trace = runtime::measured_trace(plan, order_pointers, ranks);
+  OrderOptions options;
+  // Stamps are taken inside the kernels; events and CUPTI stand outside and have their own granularity.
+  options.lane_slack = Ns{mode == TraceMode::Stamps ? static_cast<std::int64_t>(replay.timer().tick_ns) : 2'000};
+  std::int64_t residual = 0;
+  for (const RankTimes& rank : ranks) residual = std::max(residual, rank.residual_ns);
+  options.rank_slack = options.lane_slack + Ns{residual};
+  const auto findings = check_order(plan, trace, options);
+  const Ns predicted = predict(plan, costs, graph, measured.gaps, replay.launch_cost());
+  const Ns median = runtime::spread_of(measured.steps).median;
+  const double error = predicted.count() == 0 ? 0
+                                              : 100.0 * static_cast<double>(median.count() - predicted.count()) /
+                                                    static_cast<double>(predicted.count());
+  const std::string way = fmt::format("{}, {} trace", graph ? "graph" : "eager",
+                                      mode == TraceMode::Stamps  ? "stamps"
+                                      : mode == TraceMode::Light ? "light"
+                                                                 : "full");
+  fmt::print("\n{}\n", way);
+  fmt::print("  step (stamps)   {}\n", spread_text(measured.steps));
+  fmt::print("  step (events)   {}\n", spread_text(measured.events));
+  fmt::print("  host time       {}\n", spread_text(measured.host));
+  fmt::print("  gap same lane   {}\n", spread_text(measured.gaps.same_lane));
+  fmt::print("  gap cross lane  {}\n", spread_text(measured.gaps.cross_lane));
+  fmt::print("  predicted       {:>10} us  with these gaps: measured {:+.2f} %\n", us(predicted), error);
+  fmt::print("  order           {}\n", findings.empty() ? "as planned" : fmt::format("{} findings", findings.size()));
+  for (std::size_t i = 0; i < std::min<std::size_t>(findings.size(), 10); ++i)
+    fmt::print("    {}: {}\n", finding_name(findings[i].kind), findings[i].text);
+  print_ops(plan, replay.linear(), session.work[static_cast<std::size_t>(replay.plan_rank())], measured);
+  if (mode == TraceMode::Full && session.tracer != nullptr)
+    fmt::print("  CUPTI records of no op: {}\n", session.tracer->unclaimed());
+
+  Json json = Json::object();
+  json.set("way", way);
+  json.set("step", spread_json(measured.steps));
+  json.set("step_events", spread_json(measured.events));
+  json.set("host", spread_json(measured.host));
+  json.set("gap_same_lane", spread_json(measured.gaps.same_lane));
+  json.set("gap_cross_lane", spread_json(measured.gaps.cross_lane));
+  json.set("predicted_ns", predicted.count());
+  json.set("order_findings", static_cast<std::int64_t>(findings.size()));
+  out.push(std::move(json));
+  if (!session.command.out.empty()) {
+    const runtime::GpuInfo gpu = runtime::list_gpus()[0];
+    const runtime::Versions v = runtime::versions();
+    trace.metadata.set("device", gpu.name);
+    trace.metadata.set("driver", runtime::version_text(v.driver));
+    trace.metadata.set("cuda", runtime::version_text(v.runtime));
+    trace.metadata.set("nccl", runtime::nccl_version_text(v.nccl));
+    trace.metadata.set("sm_clock_cycles_per_1024_ns", static_cast<std::int64_t>(replay.timer().cycles_per_1024_ns));
+    trace.metadata.set("way", way);
+    write_chrome_trace(session.command.out + (graph ? "/graph" : "/eager") + ".measured.trace.json", trace);
+  }
+  return findings.size();
+}
+
+TraceMode trace_mode(const std::string& name) {
+  if (name == "light") return TraceMode::Light;
+  return name == "full" ? TraceMode::Full : TraceMode::Stamps;
+}
+
+/// Everything one rank does.
+std::size_t replay_rank(Session& session, HostGroup& group, int gpu, bool leads_process, const CostTable& costs,
+                        const std::vector<bool>& ways, Json& out) {
+  const int rank = group.rank();
+  runtime::ReplayOptions options;
+  options.gpu = gpu;
+  options.spin = runtime::default_spin(static_cast<int>(session.plan.threads.size()) * group.size());
+  RankReplay replay(group, session.plan, rank, session.work[static_cast<std::size_t>(rank)], session.guard, options);
+  struct Live {
+    Live(Session& shared, int index, RankReplay* value) : session(shared), rank(index) {
+      const std::lock_guard lock(session.mutex);
+      session.live[rank] = value;
+    }
+    ~Live() {
+      const std::lock_guard lock(session.mutex);
+      session.live.erase(rank);
+    }
+    Session& session;
+    int rank;
+  } live(session, rank, &replay);
+  if (rank == 0) {
+    fmt::print("# timer tick {} ns, SM clock {:.0f} MHz, {} ops a step, lanes: compute {} SMs, comm {} SMs{}\n",
+               replay.timer().tick_ns, replay.timer().cycles_per_1024_ns / 1.024, replay.linear().ops.size(),
+               replay.compute_sms() > 0 ? replay.compute_sms() : session.plan.sm.compute,
+               replay.comm_sms() > 0 ? replay.comm_sms() : session.plan.sm.comm,
+               replay.comm_sms() > 0 ? " (green contexts)" : "");
+    for (std::size_t r = 1; r < replay.clocks().size(); ++r)
+      fmt::print("# clock of rank {}: {:+} ns, residual {} ns\n", r, replay.clocks()[r].offset_ns,
+                 replay.clocks()[r].residual_ns);
+  }
+  std::size_t findings = 0;
+  std::vector<Ns> plain;
+  for (const bool graph : ways) {
+    const Measured measured = measure(replay, session.plan, session.command, graph, TraceMode::Stamps, nullptr);
+    findings += report(session, group, replay, measured, graph, costs, TraceMode::Stamps, out);
+    plain.push_back(runtime::spread_of(measured.steps).median);
+  }
+  const TraceMode mode = trace_mode(session.command.trace);
+  if (mode == TraceMode::Stamps) return findings;
+  group.barrier();
+  // Once per process, after the GPUs started and before the graphs that are traced are captured.
+  if (mode == TraceMode::Full && leads_process) session.tracer = std::make_unique<runtime::CuptiTracer>();
+  group.barrier();
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const Measured traced = measure(replay, session.plan, session.command, ways[i], mode, session.tracer.get());
+    findings += report(session, group, replay, traced, ways[i], costs, mode, out);
+    if (rank == 0)
+      fmt::print("  cost of tracing {:>10} us a step\n", us(runtime::spread_of(traced.steps).median - plain[i]));
+  }
+  group.barrier();
+  return findings;
+}
+
+}  // namespace
+
+int run_replay(const ReplayCommand& command) {
+  const Plan plan = load_plan(command.plan);
+  const CostTable costs = costs_from_file(plan, command.costs);
+  const std::vector<runtime::GpuInfo> gpus = runtime::list_gpus();
+  const auto launcher = runtime::launcher_rank([](const char* name) { return std::getenv(name); });
+  const int ranks = launcher ? launcher->size : static_cast<int>(command.gpus);
+  if (ranks < 1 || ranks > plan.world.ranks)
+    throw InputError("the plan has " + std::to_string(plan.world.ranks) + " ranks, asked for " + std::to_string(ranks));
+  if (!launcher && ranks > static_cast<int>(gpus.size()))
+    throw InputError("asked for " + std::to_string(ranks) + " GPUs, this machine has " + std::to_string(gpus.size()));
+  if (command.iterations < 1) throw InputError("--iters must be at least 1");
+
+  Session session{plan, command, {}, runtime::HangGuard(Ns{command.deadline_s * 1'000'000'000}), {}, {}, {}};
+  bool host_blocks = false;
+  for (int rank = 0; rank < ranks; ++rank) {
+    session.work.push_back(stand_ins(plan, costs, rank, gpus[0].sms));
+    host_blocks = host_blocks || blocks_host(linearise(plan, plan.class_of(rank)));
+  }
+  std::vector<bool> ways;
+  if (command.eager || (!command.graph && plan.execution == Execution::Eager)) ways.push_back(false);
+  if (command.graph || (!command.eager && plan.execution == Execution::Graph)) ways.push_back(true);
+  if (host_blocks && ways.back()) {
+    if (command.graph) throw InputError("the plan has ops that block the host: it cannot be captured, use --eager");
+    ways = {false};
+  }
+  if (!command.out.empty()) make_folder(command.out);
+  const runtime::Versions v = runtime::versions();
+  const bool prints = !launcher || launcher->rank == 0;
+  if (prints)
+    fmt::print("# {} x {}, driver {}, CUDA {}, NCCL {}, plan {}, {} of {} ranks\n", ranks, gpus[0].name,
+               runtime::version_text(v.driver), runtime::version_text(v.runtime), runtime::nccl_version_text(v.nccl),
+               plan_hash(plan), ranks, plan.world.ranks);
+
+  Json ways_out = Json::array();
+  std::size_t findings = 0;
+  if (launcher) {
+    const int gpu = launcher->local_rank % static_cast<int>(gpus.size());
+    runtime::start_gpu(gpu);
+    const runtime::ProcessGroup joined = runtime::join_processes(*launcher);
+    if (prints) fmt::print("# one process per GPU, {}\n", joined.how);
+    findings = replay_rank(session, *joined.group, gpu, true, costs, ways, ways_out);
+  } else {
+    runtime::InProcessGroup group(ranks);
+    runtime::run_ranks(
+        group, ranks,
+        [&](HostGroup& member) {
+          Json mine = Json::array();
+          const std::size_t found = replay_rank(session, member, member.rank(), member.rank() == 0, costs, ways, mine);
+          if (member.rank() == 0) {
+            findings = found;
+            ways_out = std::move(mine);
+          }
+        },
+        [&](int rank) {
+          const std::lock_guard lock(session.mutex);
+          const auto live = session.live.find(rank);
+          if (live != session.live.end()) live->second->stop(std::make_exception_ptr(runtime::Stopped{}));
+        });
+  }
+  if (prints && !command.out.empty()) {
+    Json json = Json::object();
+    json.set("plan_hash", plan_hash(plan));
+    json.set("device", gpus[0].name);
+    json.set("ranks", ranks);
+    json.set("ways", std::move(ways_out));
+    write_file(command.out + "/replay.json", pretty_json(json));
+  }
+  return static_cast<int>(findings == 0 ? Exit::Ok : Exit::Finding);
+}
+
+}  // namespace dbo
