@@ -138,12 +138,19 @@ WeightedDraw::WeightedDraw(std::vector<std::uint32_t> weights, TopK top_k)
   cumulative_.reserve(weights.size() + 1);
   cumulative_.push_back(0);
   for (const std::uint32_t weight : weights) cumulative_.push_back(cumulative_.back() + weight);
+  const std::uint64_t total = cumulative_.back();
+  while ((total >> guide_shift_) > 8 * weights.size()) ++guide_shift_;
+  std::uint32_t expert = 0;
+  for (std::uint64_t part = 0; part <= total >> guide_shift_; ++part) {
+    while (expert + 1U < weights.size() && cumulative_[expert + 1U] <= part << guide_shift_) ++expert;
+    guide_.push_back(expert);
+  }
 }
 
-std::size_t WeightedDraw::find(std::size_t begin, std::size_t end, std::uint64_t target) const {
-  const auto first = cumulative_.begin() + static_cast<std::ptrdiff_t>(begin) + 1;
-  const auto last = cumulative_.begin() + static_cast<std::ptrdiff_t>(end);
-  return begin + static_cast<std::size_t>(std::upper_bound(first, last, target) - first);
+std::size_t WeightedDraw::find(std::uint64_t target) const {
+  std::size_t expert = guide_[target >> guide_shift_];
+  while (cumulative_[expert + 1] <= target) ++expert;
+  return expert;
 }
 
 int WeightedDraw::pick_groups(std::uint64_t key, GroupList& groups) const {
@@ -192,7 +199,7 @@ void WeightedDraw::draw(std::uint64_t key, int* out) const {
     int i = 0;
     for (std::uint64_t weight = weight_of(0); target >= weight; weight = weight_of(++i)) target -= weight;
     const std::size_t begin = static_cast<std::size_t>(groups[static_cast<std::size_t>(i)]) * size;
-    add(static_cast<int>(find(begin, begin + size, cumulative_[begin] + target)));
+    add(static_cast<int>(find(cumulative_[begin] + target)));
   }
   for (int i = 0; i < picked && found < top_k_.k; ++i)
     for (int e = 0; e < group_size_ && found < top_k_.k; ++e)

@@ -51,7 +51,7 @@ class WeightedDraw {
   void draw(std::uint64_t key, int* out) const;
 
  private:
-  std::size_t find(std::size_t begin, std::size_t end, std::uint64_t target) const;
+  std::size_t find(std::uint64_t target) const;
   static constexpr std::size_t kMaxGroups = 64;
   using GroupList = std::array<int, kMaxGroups>;
   int pick_groups(std::uint64_t key, GroupList& groups) const;
@@ -59,6 +59,8 @@ class WeightedDraw {
   TopK top_k_;
   int group_size_ = 1;
   std::vector<std::uint64_t> cumulative_;  ///< [experts + 1]
+  std::vector<std::uint32_t> guide_;       ///< for each part of the weight, the first expert that reaches into it
+  int guide_shift_ = 0;
 };
 
 /// Weights below 2^24 in proportion to `shares` (finite, none negative, not all 0).

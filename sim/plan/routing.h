@@ -69,12 +69,13 @@ class Router {
   /// Counts of one dispatch. `tokens` [ranks]: what each rank sends (tensor_share of its ubatch); `domain`: ranks that
   /// share an NVLink domain, consecutive. Balanced routing is counted in closed form: exactly equal rows, expected
   /// distinct ranks and domains, averaged over the ranks. Other kinds are counted token by token, on a sample of the
-  /// tokens when there are more than `kCountedTokens` on a rank.
+  /// tokens when a rank sends more than `counted_tokens()`.
   RoutedLoad load(int layer, std::span<const TokenRange> tokens, int domain) const;
   /// Balanced routing counted token by token, as the other kinds are.
   RoutedLoad counted_load(int layer, std::span<const TokenRange> tokens, int domain) const;
 
-  static constexpr std::int64_t kCountedTokens = 4096;
+  /// How many tokens of a rank are counted at most: some 260,000 of all ranks together.
+  std::int64_t counted_tokens() const;
 
  private:
   struct Class {

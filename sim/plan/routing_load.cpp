@@ -128,6 +128,10 @@ RoutedLoad empty_load(const ExpertPlacement& placement, std::span<const TokenRan
 
 }  // namespace
 
+std::int64_t Router::counted_tokens() const {
+  return std::max<std::int64_t>(256, (std::int64_t{1} << 18) / world_.ranks);
+}
+
 RoutedLoad Router::load(int layer, std::span<const TokenRange> tokens, int domain) const {
   const Class& c = classes_[index(layer)];
   return c.blocks != nullptr ? closed_form(c, tokens, domain) : counted_load(layer, tokens, domain);
@@ -142,7 +146,7 @@ RoutedLoad Router::counted_load(int layer, std::span<const TokenRange> tokens, i
   for (int rank = 0; rank < world_.ranks; ++rank) {
     const TokenRange range = tokens[static_cast<std::size_t>(rank)];
     if (range.size() <= 0) continue;
-    const std::int64_t counted = std::min(range.size(), kCountedTokens);
+    const std::int64_t counted = std::min(range.size(), counted_tokens());
     load.sampled = load.sampled || counted < range.size();
     experts.resize(static_cast<std::size_t>(counted * top_k_.k));
     experts_of_tokens(rank, layer, {range.begin, range.begin + counted}, experts.data());

@@ -266,9 +266,11 @@ TEST_CASE("routing: skewed draws that run out of tries still give distinct exper
 }
 
 TEST_CASE("routing: long ranges of drawn kinds are counted on a sample and scaled") {
-  const Router router(plan_of(2, 2, 16, 2, RoutingKind::Uniform));
-  const RoutedLoad load = router.load(1, ranges(2, 0, 3 * Router::kCountedTokens), 2);
+  const Router router(plan_of(64, 8, 64, 2, RoutingKind::Uniform));
+  CHECK(router.counted_tokens() == 4096);
+  const RoutedLoad load = router.load(1, ranges(64, 0, 3 * 4096), 8);
   CHECK(load.sampled);
   const double rows = std::accumulate(load.expert_rows.begin(), load.expert_rows.end(), 0.0);
-  CHECK(rows == doctest::Approx(2.0 * 2 * 3 * Router::kCountedTokens));
+  CHECK(rows == doctest::Approx(64.0 * 2 * 3 * 4096));
+  CHECK_FALSE(router.load(1, ranges(64, 0, 4096), 8).sampled);
 }
