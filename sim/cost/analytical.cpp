@@ -55,7 +55,10 @@ class Builder {
  private:
   std::vector<int> group_ranks();
   Exchange route(int layer, int ubatch) const;
-  void fill(CostTable& table, int group, int rank, int layer_class, int ubatch, const Exchange& exchange) const;
+  /// Costs of the ops that depend on a rank's own batch alone, by load and op: ranks with equal loads share them.
+  using OwnCosts = std::map<std::pair<int, OpId>, OpCost>;
+  void fill(CostTable& table, int group, int rank, int layer_class, int ubatch, const Exchange& exchange,
+            OwnCosts& own) const;
   OpContext context(int rank, int layer, int ubatch, const RoutedLoad& routed) const;
   void assume(CostTable& table) const;
   bool beside() const;
@@ -124,12 +127,19 @@ OpContext Builder::context(int rank, int layer, int ubatch, const RoutedLoad& ro
   return c;
 }
 
-void Builder::fill(CostTable& table, int group, int rank, int layer_class, int ubatch, const Exchange& exchange) const {
+void Builder::fill(CostTable& table, int group, int rank, int layer_class, int ubatch, const Exchange& exchange,
+                   OwnCosts& own) const {
   const OpContext c = context(rank, classes_.example[static_cast<std::size_t>(layer_class)], ubatch, exchange.load);
+  const int load = load_of_rank_[static_cast<std::size_t>(rank)];
   for (OpId op = 0; op < plan_.ops.size(); ++op) {
     const OpDef& def = plan_.ops[op];
-    const int sms = pool_sms(plan_, def, machine_.gpu);
     OpCost& cost = table.at(group, layer_class, ubatch, op);
+    const bool shared = is_compute(def.kind) && def.kind != OpKind::MLP;
+    if (const auto known = shared ? own.find({load, op}) : own.end(); known != own.end()) {
+      cost = known->second;
+      continue;
+    }
+    const int sms = pool_sms(plan_, def, machine_.gpu);
     if (is_compute(def.kind)) {
       cost = price_compute(def.kind, c, machine_, sms);
     } else if (is_comm(def.kind)) {
@@ -137,18 +147,25 @@ void Builder::fill(CostTable& table, int group, int rank, int layer_class, int u
     }
     if (hook_) hook_({&def, &c, &exchange, rank, sms}, cost);
     if (beside()) cost.time = std::max(cost.time, cost.beside);
+    if (shared) own.emplace(std::pair{load, op}, cost);
   }
 }
 
 CostTable Builder::build() {
   const std::vector<int> examples = group_ranks();
   CostTable table(plan_, group_of_rank_, classes_.class_of_layer);
-  for (int layer_class = 0; layer_class < table.layer_classes(); ++layer_class) {
-    for (int ubatch = 0; ubatch < table.ubatches(); ++ubatch) {
-      const Exchange exchange = route(classes_.example[static_cast<std::size_t>(layer_class)], ubatch);
-      sampled_ = sampled_ || exchange.load.sampled;
+  for (int ubatch = 0; ubatch < table.ubatches(); ++ubatch) {
+    // Layers that differ otherwise may still route alike.
+    std::map<int, Exchange> exchanges;
+    for (int layer_class = 0; layer_class < table.layer_classes(); ++layer_class) {
+      const int layer = classes_.example[static_cast<std::size_t>(layer_class)];
+      const int routing = router_.same_load_on_all_layers() ? 0 : router_.routing_class(layer);
+      auto exchange = exchanges.find(routing);
+      if (exchange == exchanges.end()) exchange = exchanges.emplace(routing, route(layer, ubatch)).first;
+      sampled_ = sampled_ || exchange->second.load.sampled;
+      OwnCosts own;
       for (int group = 0; group < table.groups(); ++group)
-        fill(table, group, examples[static_cast<std::size_t>(group)], layer_class, ubatch, exchange);
+        fill(table, group, examples[static_cast<std::size_t>(group)], layer_class, ubatch, exchange->second, own);
     }
   }
   table.host = machine_.host;
@@ -170,7 +187,7 @@ void Builder::assume(CostTable& table) const {
   if (plan_.shape.mtp_layers > 0)
     say.emplace_back("Draft (MTP) passes are left out; query tokens beyond the first are verified in the step.");
   if (sampled_)
-    say.emplace_back("Routing was counted on " + std::to_string(Router::kCountedTokens) +
+    say.emplace_back("Routing was counted on " + std::to_string(router_.counted_tokens()) +
                      " tokens a rank and scaled up.");
   if (plan_.tensor_parallel > 1)
     say.emplace_back(
