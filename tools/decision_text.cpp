@@ -62,6 +62,16 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
+std::string sizes_line(const GraphChoice& graph) {
+  const auto list = [](const std::vector<std::int64_t>& sizes) {
+    std::string text;
+    for (const std::int64_t size : sizes) text += (text.empty() ? "" : " ") + std::to_string(size);
+    return text.empty() ? std::string("none") : text;
+  };
+  if (graph.unsplit_sizes.empty() && graph.ubatched_sizes.empty()) return {};
+  return fmt::format("captured  one batch: {}; ubatches: {}\n", list(graph.unsplit_sizes), list(graph.ubatched_sizes));
+}
+
 }  // namespace
 
 std::string decision_table(const Config& config, const Decision& decision) {
@@ -74,6 +84,7 @@ std::string decision_table(const Config& config, const Decision& decision) {
                                                               : "no: every rank keeps its size");
   out += fmt::format("graph     {}{}: {}\n", graph_mode_name(decision.graph.mode),
                      decision.graph.size ? fmt::format(" of {} tokens", *decision.graph.size) : "", decision.graph.why);
+  out += sizes_line(decision.graph);
   out += fmt::format("SMs       {} comm, {} compute, {} idle\n\n", decision.sms.comm, decision.sms.compute,
                      decision.sms.idle);
   return out + aligned(rows_of(decision));

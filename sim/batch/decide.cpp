@@ -68,6 +68,15 @@ class Slicer {
   std::vector<std::int64_t> starts_;
 };
 
+void list_captured(const StepSummary& summary, const DecideSettings& settings, GraphChoice& graph) {
+  if (!replays_graphs(settings) || !settings.graph_sizes) return;
+  for (const std::int64_t size : *settings.graph_sizes) {
+    const Captured captured = captured_at(settings, size, summary.query, summary.ranks.size());
+    if (captured.unsplit) graph.unsplit_sizes.push_back(size);
+    if (captured.ubatched) graph.ubatched_sizes.push_back(size);
+  }
+}
+
 }  // namespace
 
 std::string_view graph_mode_name(GraphMode mode) {
@@ -100,7 +109,10 @@ void decide(const StepBatch& step, const DecideSettings& settings, Decision& dec
   const bool replays = verdict.graph.mode != GraphMode::None;
   decision.graph = {.mode = verdict.graph.mode,
                     .size = replays ? std::optional(verdict.graph.size) : std::nullopt,
-                    .why = graph_text(verdict.graph, summary, settings)};
+                    .why = graph_text(verdict.graph, summary, settings),
+                    .unsplit_sizes = {},
+                    .ubatched_sizes = {}};
+  list_captured(summary, settings, decision.graph);
   decision.sms = share_sms(settings, decision.split);
   decision.ubatches = decision.split ? settings.ubatches : 1;
   decision.ranks.resize(step.ranks.size());

@@ -53,6 +53,9 @@ struct GraphChoice {
   GraphMode mode = GraphMode::None;
   std::optional<std::int64_t> size;  ///< tokens; null when nothing is replayed
   std::string why;
+  /// The server's sizes that were captured as one batch, and those captured as ubatches; both empty when it has no
+  /// graphs or one for every step.
+  std::vector<std::int64_t> unsplit_sizes, ubatched_sizes;
 };
 
 /// Who gets which SMs during the step. comm + compute + idle = the GPU's SMs.

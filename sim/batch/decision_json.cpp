@@ -53,6 +53,8 @@ Json decision_to_json(const Decision& decision) {
   graph.set("mode", graph_mode_name(decision.graph.mode));
   graph.set("size", decision.graph.size ? Json(*decision.graph.size) : Json());
   graph.set("why", decision.graph.why);
+  graph.set("unsplit_sizes", array_json(decision.graph.unsplit_sizes));
+  graph.set("ubatched_sizes", array_json(decision.graph.ubatched_sizes));
   out.set("comm_sms", decision.sms.comm);
   out.set("compute_sms", decision.sms.compute);
   out.set("idle_sms", decision.sms.idle);

@@ -36,20 +36,18 @@ GraphOutcome choose_v1(const StepSummary& step, const DecideSettings& settings, 
   for (const RankSummary& rank : step.ranks) mode = std::min(mode, own_graph_mode(rank, settings));
   if (split && !step.uniform) return none(GraphWhy::SplitNotUniform);
   if (mode == 1) return {.mode = GraphMode::Piecewise, .size = size, .why = GraphWhy::NotUniform, .wanted = size};
-  if (mode == 0 || !has_size(*settings.graph_sizes, size)) return none(GraphWhy::NoSuchSize, size);
-  // Sizes from the decode threshold on are captured as ubatches, instead of un-split. One rank alone never splits.
-  const bool replaced = settings.can_split() && step.ranks.size() > 1 && size >= settings.decode_token_threshold;
-  if (!split && replaced) return none(GraphWhy::Replaced, size);
+  if (mode == 0 || !has_size(*settings.graph_sizes, size))
+    return none(split ? GraphWhy::NoUbatchedSize : GraphWhy::NoSuchSize, size);
+  const Captured captured = captured_at(settings, size, step.query, step.ranks.size());
+  if (!split && !captured.unsplit) return none(GraphWhy::Replaced, size);
   return full(size, GraphWhy::Fits);
 }
 
-/// The second runner keeps a ubatched twin beside the un-split graph, of sizes that whole requests fill.
-std::optional<std::int64_t> twin_bucket(const StepSummary& step, const DecideSettings& settings, std::int64_t tokens) {
-  const std::int64_t least = settings.coordination == Coordination::Mrv2
-                                 ? std::max<std::int64_t>(settings.ubatches, settings.decode_token_threshold)
-                                 : settings.ubatches;
+/// The smallest size that holds `tokens` and was captured as ubatches.
+std::optional<std::int64_t> ubatched_bucket(const StepSummary& step, const DecideSettings& settings,
+                                            std::int64_t tokens) {
   for (const std::int64_t size : *settings.graph_sizes)
-    if (size >= tokens && size >= least && size % step.query == 0) return size;
+    if (size >= tokens && captured_at(settings, size, step.query, step.ranks.size()).ubatched) return size;
   return std::nullopt;
 }
 
@@ -58,14 +56,14 @@ GraphOutcome choose_by_bucket(const StepSummary& step, const DecideSettings& set
   if (!split) {
     if (!step.uniform)
       return {.mode = GraphMode::Piecewise, .size = tokens, .why = GraphWhy::NotUniform, .wanted = tokens};
-    if (settings.coordination == Coordination::Sglang && settings.can_split() && step.ranks.size() > 1)
-      return none(GraphWhy::NeedsSplit, tokens);
     const auto size = graph_bucket(settings, tokens);
-    return size ? full(*size, GraphWhy::Fits) : none(GraphWhy::NoSuchSize, tokens);
+    if (!size) return none(GraphWhy::NoSuchSize, tokens);
+    const bool there = captured_at(settings, *size, step.query, step.ranks.size()).unsplit;
+    return there ? full(*size, GraphWhy::Fits) : none(GraphWhy::NeedsSplit, tokens);
   }
   if (!step.uniform) return none(GraphWhy::SplitNotUniform);
-  const auto size = twin_bucket(step, settings, tokens);
-  if (!size) return none(GraphWhy::NoSuchSize, tokens);
+  const auto size = ubatched_bucket(step, settings, tokens);
+  if (!size) return none(GraphWhy::NoUbatchedSize, tokens);
   // SGLang's replay takes an empty half; vLLM's would replay stale rows.
   if (settings.coordination == Coordination::Mrv2 && !fills_last(step, settings, *size))
     return none(GraphWhy::LastUbatchEmpty, *size);
@@ -91,6 +89,21 @@ std::string tokens_text(std::int64_t tokens) {
   return std::to_string(tokens) + (tokens == 1 ? " token" : " tokens");
 }
 
+/// Sizes captured as one batch or as ubatches, the largest few.
+std::string sizes_text(const DecideSettings& settings, const StepSummary& step, bool ubatched) {
+  constexpr int kMost = 6;
+  std::string text;
+  int listed = 0;
+  const Sizes& sizes = *settings.graph_sizes;
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    const Captured captured = captured_at(settings, *size, step.query, step.ranks.size());
+    if (!(ubatched ? captured.ubatched : captured.unsplit)) continue;
+    if (++listed > kMost) return "... " + text;
+    text = std::to_string(*size) + (text.empty() ? "" : " ") + text;
+  }
+  return text.empty() ? "none" : text;
+}
+
 std::string smallest_rank(const StepSummary& step) {
   std::size_t at = 0;
   while (step.ranks[at].tokens != step.min_tokens) ++at;
@@ -101,6 +114,20 @@ std::string smallest_rank(const StepSummary& step) {
 
 bool replays_graphs(const DecideSettings& settings) {
   return settings.execution == Execution::Graph && transport_info(settings.transport).capturable;
+}
+
+Captured captured_at(const DecideSettings& settings, std::int64_t size, std::int64_t query, std::size_t ranks) {
+  if (!settings.can_split() || ranks < 2) return {};
+  const bool past_threshold = size >= std::max<std::int64_t>(settings.ubatches, settings.decode_token_threshold);
+  switch (settings.coordination) {
+    case Coordination::V1:
+      return {.unsplit = !past_threshold, .ubatched = past_threshold};
+    case Coordination::Mrv2:
+      return {.unsplit = true, .ubatched = past_threshold && size % query == 0};
+    case Coordination::Sglang:
+      return {.unsplit = false, .ubatched = size % query == 0};
+  }
+  return {};
 }
 
 std::optional<std::int64_t> graph_bucket(const DecideSettings& settings, std::int64_t tokens) {
@@ -137,7 +164,6 @@ GraphOutcome choose_graph(const StepSummary& step, const DecideSettings& setting
 
 std::string graph_text(const GraphOutcome& outcome, const StepSummary& step, const DecideSettings& settings) {
   const std::string wanted = tokens_text(outcome.wanted);
-  const bool has_sizes = settings.graph_sizes.has_value();
   switch (outcome.why) {
     case GraphWhy::Fits:
       return "uniform decode fits the graph of " + wanted;
@@ -154,8 +180,9 @@ std::string graph_text(const GraphOutcome& outcome, const StepSummary& step, con
     case GraphWhy::SplitNotUniform:
       return "split, but not uniform decode on every rank: ubatched graphs are for uniform decode";
     case GraphWhy::NoSuchSize:
-      return "no graph for " + wanted +
-             (has_sizes ? " (largest size " + std::to_string(settings.graph_sizes->back()) + ")" : "");
+      return "no graph has " + wanted + " (sizes: " + sizes_text(settings, step, false) + ")";
+    case GraphWhy::NoUbatchedSize:
+      return "no ubatched graph has " + wanted + " (sizes: " + sizes_text(settings, step, true) + ")";
     case GraphWhy::Replaced:
       return "the graph of " + wanted + " was captured as ubatches, in place of the un-split one";
     case GraphWhy::LastUbatchEmpty:

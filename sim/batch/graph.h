@@ -19,6 +19,7 @@ enum class GraphWhy : std::uint8_t {
   NoTokens,
   SplitNotUniform,
   NoSuchSize,
+  NoUbatchedSize,
   Replaced,         ///< v1: the ubatched graph took the place of the un-split one
   LastUbatchEmpty,  ///< mrv2: some rank cannot fill the last ubatch
   NeedsSplit        ///< sglang: graphs are captured as two batches only
@@ -34,6 +35,14 @@ struct GraphOutcome {
 
 /// Whether the server replays graphs at all.
 bool replays_graphs(const DecideSettings& settings);
+
+/// What the server captured at one of its sizes, where uniform decode has `query` tokens a request. Without a split one
+/// batch. v1: ubatches from the decode threshold on, in place of the one batch; mrv2: a ubatched twin beside it, from
+/// the threshold on and where whole requests fill the size; sglang: two batches alone. One rank never splits.
+struct Captured {
+  bool unsplit = true, ubatched = false;
+};
+Captured captured_at(const DecideSettings& settings, std::int64_t size, std::int64_t query, std::size_t ranks);
 
 /// The smallest of the server's sizes that holds `tokens`; null when none does. Only for settings with sizes.
 std::optional<std::int64_t> graph_bucket(const DecideSettings& settings, std::int64_t tokens);

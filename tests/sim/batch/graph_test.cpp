@@ -63,6 +63,7 @@ TEST_CASE("graph: sizes that whole requests do not fill have no ubatched twin in
   // Three tokens a request: 63 tokens; 64 and 128 are no multiples of 3, 96 is.
   const RankBatch rank = rank_of(std::vector<std::int64_t>(21, 3), std::vector<std::int64_t>(21, 50));
   CHECK(decide_two(rank, rank, kMrv2, 2).graph.mode == GraphMode::None);
+  CHECK(decide_two(rank, rank, kMrv2, 2).graph.why == "no ubatched graph has 63 tokens (sizes: none)");
   CHECK(decide_two(rank, rank, with_graphs(defaults(Coordination::Mrv2), {64, 96, 128}), 2).graph.size == 96);
 }
 
@@ -155,7 +156,7 @@ TEST_CASE("graph: more tokens than the largest size run eager") {
     const Decision decision = decide_two(decodes(130), decodes(130), settings);
     CHECK(decision.split);
     CHECK(decision.graph.mode == GraphMode::None);
-    CHECK(decision.graph.why == "no graph for 130 tokens (largest size 128)");
+    CHECK(decision.graph.why == "no ubatched graph has 130 tokens (sizes: 64 128)");
     CHECK(decision.padded_tokens == 130);
   }
 }
@@ -198,4 +199,23 @@ TEST_CASE("graph: v1 ranks keep the rows they padded to when no graph runs after
   CHECK(last.requests == Range{300, 400});
   CHECK(last.padded_requests == Range{300, 512});
   CHECK(last.query_start_loc.size() == 101);
+}
+
+TEST_CASE("graph: what each server captured at its sizes") {
+  using Sizes = std::vector<std::int64_t>;
+  const auto check = [](const DecideSettings& settings, std::int64_t drafts, const Sizes& unsplit,
+                        const Sizes& ubatched) {
+    const GraphChoice graph = decide_two(decodes(4), decodes(4), settings, drafts).graph;
+    CHECK(graph.unsplit_sizes == unsplit);
+    CHECK(graph.ubatched_sizes == ubatched);
+  };
+  const Sizes sizes = {8, 31, 32, 64};
+  // The ubatched graph replaces the un-split one, or stands beside it; SGLang has no other.
+  check(with_graphs(defaults(Coordination::V1), sizes), 0, {8, 31}, {32, 64});
+  check(with_graphs(defaults(Coordination::Mrv2), sizes), 0, sizes, {32, 64});
+  check(with_graphs(defaults(Coordination::Mrv2), {33, 64, 66}), 2, {33, 64, 66}, {33, 66});
+  check(with_graphs(defaults(Coordination::Sglang), sizes), 0, {}, sizes);
+  check(without_dbo(with_graphs(defaults(Coordination::V1), sizes)), 0, sizes, {});
+  check(with_graphs(defaults(Coordination::V1), {}), 0, {}, {});
+  check(defaults(Coordination::V1), 0, {}, {});
 }
