@@ -18,22 +18,6 @@ bool contains(const std::vector<BufferId>& buffers, BufferId buffer) {
 
 }  // namespace
 
-SlotMap::SlotMap(const Plan& plan, const Linear& linear) : plan_(plan), linear_(linear) {
-  std::vector<std::uint32_t> latest;  // by ubatch
-  for (const LinearOp& op : linear.ops) {
-    if (latest.size() <= op.ubatch) latest.resize(op.ubatch + 1u, 0);
-    if (op.call != kNone) latest[op.ubatch] = op.call;
-    call_.push_back(latest[op.ubatch]);
-  }
-}
-
-int SlotMap::slot(BufferId buffer, std::uint32_t plan_op) const {
-  const Buffer& def = plan_.buffers[buffer];
-  DBO_CHECK(def.slots >= 1, "a buffer without slots");
-  const std::uint32_t turn = def.by == SlotBy::Ubatch ? linear_.ops[plan_op].ubatch : call_[plan_op];
-  return static_cast<int>(turn % static_cast<std::uint32_t>(def.slots));
-}
-
 Arena::Arena(const Plan& plan, const Linear& linear, const std::vector<std::size_t>& slot_bytes)
     : plan_(plan), map_(plan, linear) {
   DBO_CHECK(slot_bytes.size() == plan.buffers.size(), "a size for each buffer of the plan");

@@ -10,6 +10,7 @@
 #include "runtime/ordering.h"
 #include "sim/plan/linearise.h"
 #include "sim/plan/plan.h"
+#include "sim/plan/slot_map.h"
 
 namespace dbo::runtime {
 
@@ -19,19 +20,6 @@ struct SlotUse {
   int slot = 0;
 
   friend bool operator==(const SlotUse&, const SlotUse&) = default;
-};
-
-/// The slot of `buffer` that an op uses: its ubatch, or its call, modulo the slots. An op that is no dispatch or
-/// combine uses the slot of its ubatch's latest call before it; slot 0 when there is none.
-class SlotMap {
- public:
-  SlotMap(const Plan& plan, const Linear& linear);
-  int slot(BufferId buffer, std::uint32_t plan_op) const;
-
- private:
-  const Plan& plan_;
-  const Linear& linear_;
-  std::vector<std::uint32_t> call_;  ///< by op
 };
 
 /// One content of a slot: from the op that writes it anew to its last reader. Ops are in host order.
