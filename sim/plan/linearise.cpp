@@ -42,7 +42,7 @@ class Ring {
     linear_.queues.resize(plan.lanes.size());
     for (const int index : rank_class.threads) {
       const Thread& thread = plan.threads[static_cast<std::size_t>(index)];
-      threads_.push_back({ProgramCursor(plan, thread), thread.ubatch, {}, {}, false, 0, {}});
+      threads_.push_back({ProgramCursor(plan, thread), thread.ubatch, {}, {}, false, 0, kNone});
     }
   }
 
@@ -70,7 +70,7 @@ class Ring {
     std::string hook_from;
     bool exited;
     int yields;
-    std::string last_op;
+    std::uint32_t last_op;  ///< launched last
   };
 
   static int max_ubatch(const Plan& plan, const RankClass& rank_class) {
@@ -164,7 +164,7 @@ class Ring {
     linear_.queues[def.lane].push_back({QueueItem::Kind::Op, index});
     linear_.ops.push_back(op);
     instances_.at(pending.op, pending.ubatch, pending.layer) = index;
-    threads_[t].last_op = describe(plan_, op);
+    threads_[t].last_op = index;
   }
 
   void pair_with_send(LinearOp& recv, std::uint32_t index, const PendingOp& pending) {
@@ -257,7 +257,7 @@ class Ring {
       const std::size_t before = (t + threads_.size() - 1) % threads_.size();
       text += " ubatch " + std::to_string(threads_[t].ubatch) + " waits at its yield " +
               std::to_string(threads_[t].yields) + " for ubatch " + std::to_string(threads_[before].ubatch);
-      if (!threads_[t].last_op.empty()) text += " since " + threads_[t].last_op;
+      if (threads_[t].last_op != kNone) text += " since " + describe(plan_, linear_.ops[threads_[t].last_op]);
       text += ";";
     }
     text.back() = '.';
