@@ -9,6 +9,7 @@
 #include "runtime/host_group.h"
 #include "runtime/virtual_device.h"
 #include "sim/base/error.h"
+#include "sim/plan/plan_check.h"
 #include "tests/runtime/plans.h"
 #include "traces/check_order.h"
 
@@ -238,6 +239,8 @@ TEST_CASE("step: random programs of 1 to 4 threads enqueue exactly the plan's or
       const Plan plan = test::random_plan(seed, threads);
       const Linear linear = linearise(plan, 0);
       REQUIRE(problems_text(linear) == "");
+      // Checked before it runs: what is called sound below must run.
+      CHECK(!check_plan(plan).stops());
       VirtualDevice device(plan, linear);
       StepRunner runner(plan, 0, linear, device, {.spin = kSpin, .refuse_unsound = true});
       runner.run();
@@ -266,6 +269,7 @@ TEST_CASE("step: a changed program either runs in the plan's order or ends with 
       continue;
     }
     CHECK_THROWS_AS(StepRunner(plan, 0, linear, device, {.spin = kSpin, .refuse_unsound = true}), FindingError);
+    CHECK(check_plan(plan).stops());
     ++unsound;
     // Unequal yields are found by the ring itself, too. (A receive without a send is for the device to wait on.)
     if (linear.problems.size() == 1 && linear.problems[0].code == "F2" &&
