@@ -70,6 +70,7 @@ int simulate_config(const SimulateOptions& options, const Config& config) {
   if (options.log_steps) fmt::print(options.json ? stderr : stdout, "{}", step_log(config));
   if (config.workload.sequence) return simulate_sequence(options, config);
   Prediction p = predict(config, config.workload.steps.front(), step_options);
+  print_warnings(p.warnings);
   const Json summary = summary_json(config, p);
   if (!options.out.empty()) write_outputs(options.out, config, p, summary);
   if (options.json) {
@@ -86,6 +87,7 @@ int simulate_config(const SimulateOptions& options, const Config& config) {
 int simulate_plan_file(const SimulateOptions& options, const JsonRef& document) {
   if (options.costs.empty()) throw InputError("a plan has no durations: give them with --costs FILE");
   Plan plan = plan_from_json(document);
+  print_warnings(warnings_or_throw(check_plan(plan)));
   CostTable costs = costs_from_file(plan, options.costs);
   CostedPlan costed{std::move(plan), std::move(costs)};
   StepOptions step_options;

@@ -5,7 +5,21 @@
 #include <string>
 #include <vector>
 
+#include "sim/plan/plan_check.h"
+
 namespace dbo {
+
+/// "error: F5 (missing wait): ...": a finding as one line, without its end.
+std::string finding_line(const PlanFinding& finding);
+
+struct ProgramSpec;
+/// check, and what searches: the commands of search_commands.cpp.
+void add_search_commands(ProgramSpec& program);
+
+/// On stderr, a line each.
+void print_warnings(const std::vector<PlanFinding>& warnings);
+
+int run_check(const std::string& path, bool json);
 
 int run_list(const std::string& what, bool json);
 

@@ -72,6 +72,8 @@ ProgramSpec make_program() {
         {"--chrome-out", "write the ops found as a trace of ours", &inspect.chrome_out, false, {}, {}}},
        [] { return run_inspect(inspect); }});
 
+  add_search_commands(program);
+
   static std::string list_what;
   static bool list_json = false;
   program.commands.push_back({"list",

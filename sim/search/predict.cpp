@@ -88,10 +88,14 @@ double Prediction::tokens_per_s_per_gpu(const StepResult& of) const {
   return static_cast<double>(tokens) * 1e9 / static_cast<double>(of.step_ns) / static_cast<double>(gpus);
 }
 
-CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline) {
+Plan make_step_plan(const Config& config, const Decision& decision, bool baseline) {
   const ScheduleSpec spec = make_spec(config, decision);
-  Plan plan = decision.split && !baseline ? make_split_plan(config, spec)
-                                          : make_baseline(spec, config.overlap.low_latency, copies_combined(config));
+  return decision.split && !baseline ? make_split_plan(config, spec)
+                                     : make_baseline(spec, config.overlap.low_latency, copies_combined(config));
+}
+
+CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline) {
+  Plan plan = make_step_plan(config, decision, baseline);
   CostTable costs = make_costs(config, plan, decision.split);
   return {std::move(plan), std::move(costs)};
 }
@@ -102,7 +106,8 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
   const Decision off = decide(step, without_dbo(settings));
   CostedPlan split = make_costed_plan(config, decision, false);
   CostedPlan baseline = make_costed_plan(config, off, true);
-  Prediction out{std::move(decision), std::move(split), std::move(baseline), {}, {}, 0, config.cluster.gpus(), {}};
+  Prediction out{std::move(decision), std::move(split), std::move(baseline), {}, {}, 0, config.cluster.gpus(), {}, {}};
+  out.warnings = warnings_or_throw(check_plan(out.split.plan));
   out.result = simulate_plan(out.split, options);
   StepOptions baseline_options = options;
   // A rank's number means the same in both; everything else of the baseline is only its step and trace.

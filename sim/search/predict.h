@@ -7,6 +7,7 @@
 #include "sim/batch/decide.h"
 #include "sim/config/config.h"
 #include "sim/engine/simulate.h"
+#include "sim/plan/plan_check.h"
 
 namespace dbo {
 
@@ -18,17 +19,21 @@ struct Prediction {
   std::int64_t tokens = 0;  ///< real tokens of the step, all ranks
   int gpus = 1;
   std::vector<std::string> assumptions;
+  std::vector<PlanFinding> warnings;  ///< of the plan that runs; what stops is thrown
 
   double speedup() const { return static_cast<double>(baseline_result.step_ns) / static_cast<double>(result.step_ns); }
   /// Tokens a second and GPU; 0 for a step of no time.
   double tokens_per_s_per_gpu(const StepResult& of) const;
 };
 
-/// The plan a decision runs and its costs. `baseline`: the decision was made without DBO.
+/// The plan a decision runs. `baseline`: the decision was made without DBO.
+Plan make_step_plan(const Config& config, const Decision& decision, bool baseline);
+
+/// The same with its costs. `baseline`: the decision was made without DBO.
 CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline);
 
 /// One step of the config's workload. Throws InputError for notation that does not hold together and FindingError for a
-/// plan that cannot run.
+/// plan with a deadlock or race.
 Prediction predict(const Config& config, const StepBatch& step, const StepOptions& options = {});
 
 }  // namespace dbo
