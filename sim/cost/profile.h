@@ -1,0 +1,96 @@
+// Measured costs of one machine, and a table made of them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/base/json.h"
+#include "sim/base/json_reader.h"
+#include "sim/cost/analytical.h"
+
+namespace dbo {
+
+/// The machine a profile was measured on. What was not found out stays empty or 0.
+struct ProfileMachine {
+  std::string gpu;     ///< as the driver names it
+  std::string preset;  ///< the GPU preset it is; empty: none
+  int gpus = 1;        ///< that took part
+  std::string driver, cuda, nccl, cublas;
+  int sm_clock_mhz = 0, memory_clock_mhz = 0;
+
+  friend bool operator==(const ProfileMachine&, const ProfileMachine&) = default;
+};
+
+/// One measurement.
+struct ProfilePoint {
+  /// An op kind's name ("A1", "D.send", "C"), "D.wire" or "C.wire", or "D.notify".
+  std::string op;
+  bool prefill = false;                ///< A0, A1, EMB, HEAD: prompts; otherwise decode
+  std::optional<Transport> transport;  ///< communication: always; MLP: whose layout its rows had
+  int ranks = 0;                       ///< communication: that took part
+  int experts = 0;                     ///< MLP: that shared the rows
+  /// Computed on; MLP: rows of all its experts; communication: sent by each rank.
+  std::int64_t tokens = 0;
+  std::int64_t context = 0;               ///< A0, A1: cached tokens a query sees, or length of each prompt; else 0
+  int sms = 0;                            ///< it could use
+  Precision precision = Precision::Bf16;  ///< of weights, or of the payload
+  std::string beside;                     ///< what ran beside it all along; empty: it ran alone
+  int beside_sms = 0;                     ///< SMs of that
+  double median_us = 0;
+  double spread_us = 0;  ///< between the quartiles
+  int repeats = 0;
+
+  friend bool operator==(const ProfilePoint&, const ProfilePoint&) = default;
+};
+
+/// A formula fitted to points, for people and for what was not measured.
+struct ProfileFit {
+  std::string what;     ///< "D.send of lsa-ll"
+  std::string formula;  ///< "alpha_us + tokens * us_per_token"
+  std::vector<std::pair<std::string, double>> parameters;
+  double residual = 0;  ///< root of the mean squared relative error
+  int points = 0;
+
+  friend bool operator==(const ProfileFit&, const ProfileFit&) = default;
+};
+
+struct Profile {
+  std::string file;  ///< what messages call it
+  ProfileMachine machine;
+  std::string date;  ///< 2026-11-30
+  ModelShape shape;  ///< the layer that was measured
+  int tensor_parallel = 1;
+  std::vector<ProfilePoint> points;
+  std::optional<HostCosts> host;
+  std::vector<ProfileFit> fits;
+};
+
+/// Throws InputError with the place: unknown keys, ops or transports, negative times, a point given twice.
+Profile profile_from_json(const JsonRef& ref);
+Profile load_profile(const std::string& path);
+Json profile_to_json(const Profile& profile);
+
+/// What running beside something costs an op, its two causes apart.
+struct PairCost {
+  std::string op, beside;
+  std::int64_t tokens = 0, context = 0;
+  int sms = 0, beside_sms = 0;
+  double partition = 1;   ///< alone on `sms` over alone on the most SMs measured
+  double contention = 1;  ///< beside over alone, both on `sms`
+
+  friend bool operator==(const PairCost&, const PairCost&) = default;
+};
+
+/// Every point measured beside something that was also measured alone.
+std::vector<PairCost> pair_costs(const Profile& profile);
+
+/// The table of a plan from measured points. Between points an op's time is linear in tokens, context, SMs and ranks
+/// (so as monotone as the points are, and exact at them); beyond them it goes on as the analytical cost does, which
+/// also carries what the coordinates leave out (requests of unequal length, skewed rows). Ops that were not measured
+/// are analytical; assumptions say which. Throws InputError when the profile is of another model, GPU or degree of
+/// tensor parallelism.
+CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine);
+
+}  // namespace dbo

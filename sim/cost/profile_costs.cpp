@@ -1,0 +1,326 @@
+// A cost table from measured points: interpolation between them, the analytical shape beyond.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "sim/base/error.h"
+#include "sim/cost/profile.h"
+
+namespace dbo {
+namespace {
+
+/// Where a measurement lies: ranks (communication) or experts (MLP), SMs, context, tokens. Outer coordinates first: a
+/// grid need not be complete, each outer value has inner ones of its own.
+constexpr std::size_t kLevels = 4;
+using Place = std::array<double, kLevels>;
+
+struct Measured {
+  Place place;
+  double ns = 0;
+};
+
+/// The analytical cost at a place, in ns.
+using Shape = std::function<double(const Place&)>;
+
+/// Value at `at`, from points sorted by place whose coordinates before `level` are those of `at`.
+double interpolate(std::span<const Measured> points, std::size_t level, Place at, const Shape& shape, bool& beyond) {
+  if (level == kLevels) return points.front().ns;
+  const auto end_of = [&](std::size_t begin) {
+    std::size_t end = begin;
+    while (end < points.size() && points[end].place[level] == points[begin].place[level]) ++end;
+    return end;
+  };
+  const auto inner = [&](std::size_t begin) {
+    Place there = at;
+    there[level] = points[begin].place[level];
+    return interpolate(points.subspan(begin, end_of(begin) - begin), level + 1, there, shape, beyond);
+  };
+  // Off the measured range, an edge value goes on in proportion to the analytical cost.
+  const auto extend = [&](std::size_t begin) {
+    Place edge = at;
+    edge[level] = points[begin].place[level];
+    beyond = true;
+    const double base = shape(edge);
+    return inner(begin) * (base > 0 ? shape(at) / base : 1);
+  };
+  const double x = at[level];
+  if (x < points.front().place[level]) return extend(0);
+  std::size_t low = 0;
+  for (std::size_t next = end_of(low); next < points.size() && points[next].place[level] <= x; next = end_of(low))
+    low = next;
+  if (points[low].place[level] == x) return inner(low);
+  const std::size_t high = end_of(low);
+  if (high == points.size()) return extend(low);
+  const double x_low = points[low].place[level], x_high = points[high].place[level];
+  const double y_low = inner(low), y_high = inner(high);
+  return y_low + (y_high - y_low) * ((x - x_low) / (x_high - x_low));
+}
+
+/// Points of one op, as asked for by a plan.
+struct PointFilter {
+  std::string_view op;
+  bool phased = false, prefill = false;
+  std::optional<Transport> transport = std::nullopt;
+  Precision precision = Precision::Bf16;
+  bool beside = false;
+};
+
+class ProfileTable {
+ public:
+  ProfileTable(const Plan& plan, const Profile& profile, const MachineSpec& machine)
+      : plan_(plan), profile_(profile), machine_(machine) {}
+
+  CostTable build();
+
+ private:
+  void adjust(const CostCell& cell, OpCost& cost);
+  void adjust_compute(const CostCell& cell, OpCost& cost);
+  void adjust_exchange(const CostCell& cell, OpCost& cost);
+  std::vector<Measured> select(const PointFilter& filter) const;
+  Place place_of(const ProfilePoint& point) const;
+  double scaled(const std::vector<Measured>& points, const Place& at, const Shape& shape, double analytical,
+                std::string_view name);
+  OpContext context_at(const CostCell& cell, const Place& at, std::vector<double>& rows) const;
+  const Exchange& exchange_at(int ranks, double tokens);
+
+  const Plan& plan_;
+  const Profile& profile_;
+  const MachineSpec& machine_;
+  std::set<std::string> missing_, beyond_;
+  std::map<std::pair<int, double>, Exchange> exchanges_;
+};
+
+Place ProfileTable::place_of(const ProfilePoint& p) const {
+  const double outer = p.ranks > 0 ? p.ranks : p.experts;
+  return {outer, static_cast<double>(p.sms), static_cast<double>(p.context), static_cast<double>(p.tokens)};
+}
+
+std::vector<Measured> ProfileTable::select(const PointFilter& filter) const {
+  std::vector<Measured> out;
+  for (const ProfilePoint& p : profile_.points) {
+    if (p.op != filter.op || p.precision != filter.precision || p.beside.empty() == filter.beside) continue;
+    if (filter.phased && p.prefill != filter.prefill) continue;
+    if (filter.transport && p.transport && *filter.transport != *p.transport) continue;
+    out.push_back({place_of(p), p.median_us * 1000});
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Measured& a, const Measured& b) { return a.place < b.place; });
+  // The same place beside different things: the slowest company counts.
+  std::vector<Measured> unique;
+  for (const Measured& m : out) {
+    if (!unique.empty() && unique.back().place == m.place) {
+      unique.back().ns = std::max(unique.back().ns, m.ns);
+    } else {
+      unique.push_back(m);
+    }
+  }
+  return unique;
+}
+
+double ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& shape, double analytical,
+                            std::string_view name) {
+  bool beyond = false;
+  const double measured = interpolate(points, 0, at, shape, beyond);
+  if (beyond) beyond_.insert(std::string(name));
+  const double base = shape(at);
+  return base > 0 ? measured * (analytical / base) : measured;
+}
+
+/// An even batch at `at` that is otherwise like the cell's: what a calibration measures.
+OpContext ProfileTable::context_at(const CostCell& cell, const Place& at, std::vector<double>& rows) const {
+  OpContext c = *cell.context;
+  c.moe_layer = true;  // what is measured is a MoE layer
+  const double tokens = at[3], context = std::max(at[2], 1.0);
+  if (cell.op->kind == OpKind::MLP) {
+    double sum = 0;
+    for (const double r : cell.context->expert_rows) sum += r;
+    rows.assign(static_cast<std::size_t>(std::max(at[0], 1.0)), tokens / std::max(at[0], 1.0));
+    c.received = sum > 0 ? cell.context->received / sum * tokens : tokens;
+    c.expert_rows = rows;
+    return c;
+  }
+  const bool prefill = c.attention.prefill_tokens > c.attention.decode_tokens;
+  c.tokens = tokens;
+  c.share_tokens = tokens / c.tensor_parallel;
+  AttentionLoad load;
+  if (prefill) {
+    load.prefill_requests = tokens / context;
+    load.prefill_tokens = load.prefill_context = tokens;
+    load.prefill_pairs = tokens * (context + 1) / 2;
+  } else {
+    load.decode_requests = load.decode_tokens = tokens;
+    load.decode_pairs = load.decode_cache = tokens * context;
+  }
+  c.attention = load;
+  if (c.shape->attention.index_top_k > 0) {
+    const double seen = std::min<double>(context, c.shape->attention.index_top_k);
+    c.sparse = {};
+    c.sparse.decode_requests = c.sparse.decode_tokens = tokens;
+    c.sparse.decode_pairs = prefill ? std::min(load.prefill_pairs, tokens * seen) : tokens * seen;
+    c.sparse.decode_cache = prefill ? tokens : tokens * context;
+  }
+  return c;
+}
+
+const Exchange& ProfileTable::exchange_at(int ranks, double tokens) {
+  const auto known = exchanges_.find({ranks, tokens});
+  if (known != exchanges_.end()) return known->second;
+  Plan like;
+  like.shape = plan_.shape;
+  like.world = {.ranks = ranks, .ranks_per_node = std::min(ranks, plan_.world.ranks_per_node)};
+  like.routing.redundant = (ranks - like.shape.moe.routed_experts % ranks) % ranks;
+  const int domain = machine_.link_domain(like.world);
+  const std::vector<TokenRange> ranges(static_cast<std::size_t>(ranks),
+                                       TokenRange{0, static_cast<std::int64_t>(tokens + 0.5)});
+  Exchange exchange = make_exchange(plan_.transport, plan_.shape, domain, Router(like).load(0, ranges, domain));
+  return exchanges_.emplace(std::pair{ranks, tokens}, std::move(exchange)).first->second;
+}
+
+Ns to_ns(double ns) {
+  return ns_from_us(ns / 1000);
+}
+
+void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
+  const OpContext& c = *cell.context;
+  const bool mlp = cell.op->kind == OpKind::MLP;
+  const bool attention = cell.op->kind == OpKind::A0 || cell.op->kind == OpKind::A1;
+  const bool prefill = c.attention.prefill_tokens > c.attention.decode_tokens;
+  double rows = 0;
+  for (const double r : c.expert_rows) rows += r;
+  const double queries = c.attention.tokens();
+  const double pairs = c.attention.decode_pairs + c.attention.prefill_pairs;
+  // A query of a prompt sees half of it on average.
+  const double context = queries > 0 ? (prefill ? 2 * pairs / queries - 1 : pairs / queries) : 0;
+  const Place at = mlp ? Place{static_cast<double>(c.expert_rows.size()), static_cast<double>(cell.sms), 0, rows}
+                       : Place{0, static_cast<double>(cell.sms), attention ? context : 0, c.tokens};
+  if (at[3] <= 0) return;
+  PointFilter filter{.op = op_name(cell.op->kind),
+                     .phased = attention,
+                     .prefill = prefill,
+                     .precision = mlp ? plan_.shape.expert_weights : plan_.shape.weights};
+  if (mlp) filter.transport = plan_.transport;
+  const std::vector<Measured> alone = select(filter);
+  if (alone.empty()) {
+    missing_.insert(std::string(filter.op));
+    return;
+  }
+  std::vector<double> even;
+  const auto price = [&](const Place& place) {
+    return price_compute(cell.op->kind, context_at(cell, place, even), machine_, static_cast<int>(place[1]));
+  };
+  const OpCost analytical = cost;
+  const auto count = [](Ns time) { return static_cast<double>(time.count()); };
+  cost.time = to_ns(scaled(
+      alone, at, [&](const Place& p) { return count(price(p).time); }, count(analytical.time), filter.op));
+  filter.beside = true;
+  const std::vector<Measured> beside = select(filter);
+  if (beside.empty()) {
+    if (analytical.time > Ns{0})
+      cost.beside = to_ns(count(analytical.beside) * count(cost.time) / count(analytical.time));
+  } else {
+    cost.beside = to_ns(scaled(
+        beside, at, [&](const Place& p) { return count(price(p).beside); }, count(analytical.beside), filter.op));
+  }
+}
+
+void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
+  const double tokens = cell.exchange->load.ranks[static_cast<std::size_t>(cell.rank)].tokens;
+  const Place at{static_cast<double>(plan_.world.ranks), static_cast<double>(cell.sms), 0, tokens};
+  if (tokens <= 0) return;
+  const bool dispatch = is_dispatch(cell.op->kind);
+  const auto apply = [&](std::string_view name, bool beside, Ns OpCost::*field) {
+    const PointFilter filter{.op = name,
+                             .transport = plan_.transport,
+                             .precision = dispatch ? plan_.shape.dispatch : plan_.shape.combine,
+                             .beside = beside};
+    const std::vector<Measured> points = select(filter);
+    if (points.empty()) return false;
+    const auto shape = [&](const Place& p) {
+      const Exchange& exchange = exchange_at(static_cast<int>(p[0]), p[3]);
+      const OpCost price = price_exchange(cell.op->kind, exchange, 0, machine_, static_cast<int>(p[1]));
+      return static_cast<double>((price.*field).count());
+    };
+    cost.*field = to_ns(scaled(points, at, shape, static_cast<double>((cost.*field).count()), name));
+    return true;
+  };
+  const OpCost analytical = cost;
+  const std::string_view name = op_name(cell.op->kind);
+  if (!apply(name, false, &OpCost::time)) missing_.insert(std::string(name));
+  if (!apply(name, true, &OpCost::beside) && analytical.time > Ns{0})
+    cost.beside = Ns{analytical.beside.count() * cost.time.count() / analytical.time.count()};
+  if (is_recv(cell.op->kind)) {
+    const std::string_view wire = dispatch ? "D.wire" : "C.wire";
+    if (!apply(wire, false, &OpCost::wire)) missing_.insert(std::string(wire));
+  }
+  if (cost.notify > Ns{0} && !apply("D.notify", false, &OpCost::notify)) missing_.insert("D.notify");
+}
+
+void ProfileTable::adjust(const CostCell& cell, OpCost& cost) {
+  if (is_compute(cell.op->kind)) {
+    adjust_compute(cell, cost);
+  } else if (is_comm(cell.op->kind)) {
+    adjust_exchange(cell, cost);
+  }
+}
+
+std::string listed(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+CostTable ProfileTable::build() {
+  CostTable table =
+      analytical_costs(plan_, machine_, [this](const CostCell& cell, OpCost& cost) { adjust(cell, cost); });
+  if (profile_.host) table.host = *profile_.host;
+  // The first sentence of the analytical table no longer holds.
+  table.assumptions.front() =
+      "Op times come from " + profile_.file + ", measured on " + profile_.machine.gpu + " on " + profile_.date + ".";
+  if (!missing_.empty())
+    table.assumptions.push_back("Not in the profile, so worked out from published rates: " + listed(missing_) + ".");
+  if (!beyond_.empty())
+    table.assumptions.push_back(
+        "Beyond what was measured, so continued as the analytical cost goes: " + listed(beyond_) + ".");
+  return table;
+}
+
+/// What has to be equal for a layer's measured times to hold.
+bool same_layer(ModelShape a, const ModelShape& b) {
+  a.name = b.name;
+  a.layers = b.layers;
+  a.dense_layers = b.dense_layers;
+  a.moe_period = b.moe_period;
+  a.mtp_layers = b.mtp_layers;
+  a.tie_embeddings = b.tie_embeddings;
+  a.max_position = b.max_position;
+  a.moe.scoring = b.moe.scoring;
+  a.moe.norm_top_k = b.moe.norm_top_k;
+  a.moe.scaling = b.moe.scaling;
+  // Precisions are matched point by point.
+  a.weights = b.weights;
+  a.expert_weights = b.expert_weights;
+  a.kv_cache = b.kv_cache;
+  a.dispatch = b.dispatch;
+  a.combine = b.combine;
+  return a == b;
+}
+
+}  // namespace
+
+CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine) {
+  if (!same_layer(profile.shape, plan.shape))
+    throw InputError(profile.file, "/shape",
+                     "was measured for another model (" + profile.shape.name + ", hidden " +
+                         std::to_string(profile.shape.hidden) + "), not for " + plan.shape.name + ", hidden " +
+                         std::to_string(plan.shape.hidden));
+  if (profile.tensor_parallel != plan.tensor_parallel)
+    throw InputError(profile.file, "/tensor",
+                     "was measured with " + std::to_string(profile.tensor_parallel) + ", the plan has " +
+                         std::to_string(plan.tensor_parallel));
+  if (!profile.machine.preset.empty() && profile.machine.preset != machine.gpu.name)
+    throw InputError(profile.file, "/machine/preset",
+                     "was measured on " + profile.machine.preset + ", the plan is for " + machine.gpu.name);
+  return ProfileTable(plan, profile, machine).build();
+}
+
+}  // namespace dbo

@@ -1,0 +1,255 @@
+#include "sim/cost/profile.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "sim/base/error.h"
+#include "sim/model/presets.h"
+#include "sim/sched/schedule.h"
+
+using namespace dbo;
+
+namespace {
+
+MachineSpec machine() {
+  return {.gpu = gpu_preset("h200-sxm"), .fabric = fabric_preset("cx7-400g"), .host = {}, .factors = nullptr};
+}
+
+/// Decode of `tokens` requests of `context` a rank in two ubatches on 8 GPUs.
+Plan decode_plan(int tokens, int context, Transport transport = Transport::LsaLl, int ranks = 8) {
+  ScheduleSpec spec;
+  spec.shape = model_preset("deepseek-v2-lite");
+  spec.world = {.ranks = ranks, .ranks_per_node = 8};
+  spec.transport = transport;
+  spec.ubatches = 2;
+  Load load;
+  for (int u = 0; u < 2; ++u) {
+    UbatchLoad part;
+    part.token_begin = tokens / 2 * u;
+    part.token_end = part.token_begin + tokens / 2;
+    part.padded = tokens / 2;
+    for (int t = 0; t <= tokens / 2; ++t) part.query_start_loc.push_back(t);
+    part.seq_lens.assign(static_cast<std::size_t>(tokens) / 2, context);
+    load.ubatches.push_back(part);
+  }
+  spec.loads = {load};
+  spec.classes = {{{{0, ranks}}, 0}};
+  return make_plan(transport == Transport::LsaLl ? "vllm-ll" : "vllm-ht", spec);
+}
+
+ProfilePoint point(std::string_view op, std::int64_t tokens, std::int64_t context, double us) {
+  ProfilePoint p;
+  p.op = op;
+  p.tokens = tokens;
+  p.context = context;
+  p.sms = 132;
+  p.precision = Precision::Bf16;
+  p.median_us = us;
+  p.spread_us = us / 100;
+  p.repeats = 20;
+  return p;
+}
+
+Profile profile(std::vector<ProfilePoint> points) {
+  Profile out;
+  out.file = "p.json";
+  out.machine.gpu = "NVIDIA H200";
+  out.machine.preset = "h200-sxm";
+  out.date = "2026-11-30";
+  out.shape = model_preset("deepseek-v2-lite");
+  out.points = std::move(points);
+  return out;
+}
+
+OpCost cost_of(const Plan& plan, const CostTable& table, std::string_view op) {
+  return table.at(0, table.layer_class(5), 0, *plan.find_op(op));
+}
+
+std::string error_of(Json json) {
+  try {
+    profile_from_json(JsonRef(wrap_json(std::move(json), "p.json")));
+  } catch (const InputError& error) {
+    return error.pointer() + ": " + error.message();
+  }
+  return "no error";
+}
+
+Json* member(Json& object, std::string_view key) {
+  for (Json::Member& m : object.members())
+    if (m.first == key) return &m.second;
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("profile: what is written reads back the same") {
+  ProfilePoint comm = point("D", 4096, 0, 120.5);
+  comm.transport = Transport::LsaHt;
+  comm.ranks = 2;
+  comm.sms = 16;
+  comm.beside = "MLP";
+  comm.beside_sms = 116;
+  ProfilePoint mlp = point("MLP", 512, 0, 80);
+  mlp.experts = 8;
+  mlp.prefill = true;
+  Profile p = profile({point("A1", 64, 4096, 101.25), comm, mlp});
+  p.machine.driver = "580.1";
+  p.machine.sm_clock_mhz = 1980;
+  p.host = HostCosts{
+      .launch = Ns{2500}, .record = Ns{1}, .wait = {}, .yield = {}, .graph_launch = {}, .node_gap = {}, .lane_gap = {}};
+  p.fits = {{"D of lsa-ht", "alpha_us + bytes / rate", {{"alpha_us", 4.25}, {"rate", 3.53e11}}, 0.03, 12}};
+  const Profile back = profile_from_json(JsonRef(wrap_json(profile_to_json(p), "p.json")));
+  CHECK(back.machine == p.machine);
+  CHECK(back.points == p.points);
+  CHECK(back.fits == p.fits);
+  CHECK(back.host->launch == Ns{2500});
+  CHECK(back.shape == p.shape);
+  CHECK(compact_json(profile_to_json(back)) == compact_json(profile_to_json(p)));
+}
+
+TEST_CASE("profile: reading is strict") {
+  const Json good = profile_to_json(profile({point("A1", 64, 4096, 101.25)}));
+  CHECK(error_of(good) == "no error");
+  const auto with_point = [&](std::string_view key, Json value) {
+    Json json = good;
+    member(json, "points")->items()[0].set(key, std::move(value));
+    return error_of(json);
+  };
+  CHECK(with_point("op", "A2").starts_with("/points/0/op: unknown op \"A2\" (known: A0, A1, "));
+  CHECK(with_point("tokns", 1).starts_with("/points/0/tokns: unknown key"));
+  CHECK(with_point("median_us", -1).starts_with("/points/0/median_us: must be a number from 0"));
+  CHECK(with_point("op", "D.send") == "/points/0: missing key \"transport\"");
+  CHECK(with_point("op", "MLP") == "/points/0: missing key \"experts\"");
+  Json twice = good;
+  member(twice, "points")->push(member(twice, "points")->items()[0]);
+  CHECK(error_of(twice) == "/points/1: is the same measurement as point 0; give its median once");
+  Json date = good;
+  date.set("date", "yesterday");
+  CHECK(error_of(date) == "/date: must be a date like 2026-11-30, is \"yesterday\"");
+  Json format = good;
+  format.set("format", 2);
+  CHECK(error_of(format).starts_with("/format: "));
+}
+
+TEST_CASE("profile: an op costs what was measured at a point, and something between at places between") {
+  const Profile p = profile(
+      {point("A1", 32, 1024, 50), point("A1", 64, 1024, 80), point("A1", 64, 4096, 140), point("A1", 32, 4096, 90)});
+  const auto at = [&](int tokens, int context) {
+    const Plan plan = decode_plan(2 * tokens, context);
+    return cost_of(plan, profile_costs(plan, p, machine()), "A1").time;
+  };
+  CHECK(at(32, 1024) == Ns{50000});
+  CHECK(at(64, 1024) == Ns{80000});
+  CHECK(at(64, 4096) == Ns{140000});
+  CHECK(at(48, 1024) == Ns{65000});
+  CHECK(at(64, 2560) == Ns{110000});
+  CHECK(at(48, 2560) == Ns{90000});
+  Ns last{0};
+  for (const int tokens : {8, 16, 31, 32, 33, 40, 63, 64, 65, 80, 128, 256}) {
+    CHECK(at(tokens, 2048) >= last);
+    last = at(tokens, 2048);
+  }
+}
+
+TEST_CASE("profile: beyond the points the analytical shape goes on") {
+  const Profile p = profile({point("A0", 32, 1024, 100), point("A0", 64, 1024, 120)});
+  const Plan near = decode_plan(128, 1024), far = decode_plan(4096, 1024);
+  const CostTable table = profile_costs(far, p, machine());
+  const double measured = static_cast<double>(cost_of(far, table, "A0").time.count()) / 120000;
+  const double analytical = static_cast<double>(cost_of(far, analytical_costs(far, machine()), "A0").time.count()) /
+                            static_cast<double>(cost_of(near, analytical_costs(near, machine()), "A0").time.count());
+  CHECK(measured == doctest::Approx(analytical).epsilon(1e-4));
+  CHECK(std::any_of(table.assumptions.begin(), table.assumptions.end(), [](const std::string& text) {
+    return text.starts_with("Beyond what was measured") && text.find("A0") != std::string::npos;
+  }));
+}
+
+TEST_CASE("profile: ops that were not measured are analytical and named") {
+  const Plan plan = decode_plan(128, 1024);
+  const CostTable table = profile_costs(plan, profile({point("A0", 64, 1024, 100)}), machine());
+  const CostTable plain = analytical_costs(plan, machine());
+  CHECK(cost_of(plan, table, "MLP").time == cost_of(plan, plain, "MLP").time);
+  CHECK(cost_of(plan, table, "A0").time == Ns{100000});
+  CHECK(table.assumptions.front() == "Op times come from p.json, measured on NVIDIA H200 on 2026-11-30.");
+  CHECK(std::any_of(table.assumptions.begin(), table.assumptions.end(), [](const std::string& text) {
+    return text.starts_with("Not in the profile") && text.find("MLP") != std::string::npos &&
+           text.find("A0,") == std::string::npos;
+  }));
+}
+
+TEST_CASE("profile: halves of an exchange, its wire and its company are measured apart") {
+  const auto comm = [](std::string_view op, double us, std::string beside = {}) {
+    ProfilePoint p = point(op, 64, 0, us);
+    p.transport = Transport::LsaLl;
+    p.ranks = 8;
+    p.beside = std::move(beside);
+    return p;
+  };
+  const Plan plan = decode_plan(128, 1024);
+  const CostTable table = profile_costs(
+      plan, profile({comm("D.send", 9), comm("D.recv", 7), comm("D.wire", 21), comm("D.recv", 8.4, "A1")}), machine());
+  CHECK(cost_of(plan, table, "D.send").time == Ns{9000});
+  CHECK(cost_of(plan, table, "D.recv").time == Ns{7000});
+  CHECK(cost_of(plan, table, "D.recv").wire == Ns{21000});
+  CHECK(cost_of(plan, table, "D.recv").beside == Ns{8400});
+  // Another transport's points say nothing about this one's.
+  const Plan other = decode_plan(128, 1024, Transport::LsaHt);
+  const CostTable apart = profile_costs(other, profile({comm("D.send", 9)}), machine());
+  CHECK(cost_of(other, apart, "D").time == cost_of(other, analytical_costs(other, machine()), "D").time);
+}
+
+TEST_CASE("profile: an exchange measured on two GPUs is carried over to more") {
+  ProfilePoint p = point("D.send", 64, 0, 9);
+  p.transport = Transport::LsaLl;
+  p.ranks = 2;
+  const Plan two = decode_plan(128, 1024, Transport::LsaLl, 2), eight = decode_plan(128, 1024, Transport::LsaLl, 8);
+  CHECK(cost_of(two, profile_costs(two, profile({p}), machine()), "D.send").time == Ns{9000});
+  // Seven eighths of the copies leave a rank instead of a half.
+  CHECK(cost_of(eight, profile_costs(eight, profile({p}), machine()), "D.send").time > Ns{9000});
+}
+
+TEST_CASE("profile: unequal requests are carried by the analytical cost") {
+  const Profile p = profile({point("A1", 64, 1024, 80), point("A1", 64, 4096, 140)});
+  Plan plan = decode_plan(128, 2048);
+  const Ns even = cost_of(plan, profile_costs(plan, p, machine()), "A1").time;
+  for (std::size_t r = 0; r < 64; ++r)
+    plan.loads[0].ubatches[0].seq_lens[r] = r % 2 == 0 ? 1024 : 3072;  // the same mean
+  const Ns uneven = cost_of(plan, profile_costs(plan, p, machine()), "A1").time;
+  CHECK(std::abs(static_cast<double>((uneven - even).count())) < 0.01 * static_cast<double>(even.count()));
+}
+
+TEST_CASE("profile: another model, GPU or tensor parallelism is an error") {
+  const Plan plan = decode_plan(128, 1024);
+  Profile p = profile({});
+  p.shape.hidden = 4096;
+  CHECK_THROWS_WITH_AS(profile_costs(plan, p, machine()),
+                       "p.json: /shape: was measured for another model (deepseek-v2-lite, hidden 4096), not for "
+                       "deepseek-v2-lite, hidden 2048",
+                       InputError);
+  p = profile({});
+  p.machine.preset = "b200-sxm";
+  CHECK_THROWS_AS(profile_costs(plan, p, machine()), InputError);
+  p = profile({});
+  p.tensor_parallel = 2;
+  CHECK_THROWS_AS(profile_costs(plan, p, machine()), InputError);
+  p = profile({});
+  p.shape.layers = 4;  // fewer layers of the same model are fine
+  CHECK_NOTHROW(profile_costs(plan, p, machine()));
+}
+
+TEST_CASE("profile: partition and contention cost are told apart") {
+  ProfilePoint whole = point("MLP", 512, 0, 100), part = whole, beside = whole;
+  whole.experts = part.experts = beside.experts = 8;
+  part.sms = beside.sms = 116;
+  part.median_us = 110;
+  beside.median_us = 121;
+  beside.beside = "D";
+  beside.beside_sms = 16;
+  const std::vector<PairCost> pairs = pair_costs(profile({whole, part, beside}));
+  REQUIRE(pairs.size() == 1);
+  CHECK(pairs[0].op == "MLP");
+  CHECK(pairs[0].beside == "D");
+  CHECK(pairs[0].partition == doctest::Approx(1.1));
+  CHECK(pairs[0].contention == doctest::Approx(1.1));
+}
