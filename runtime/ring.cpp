@@ -24,18 +24,23 @@ void cpu_relax() {
 #endif
 }
 
+// How long a waiter keeps its core to itself. After that it offers it between polls: on a machine with more threads than
+// cores the baton's holder may be waiting for this very core.
+constexpr Ns kSelfish{2'000};
+
 // Polls until `done()` or until `spin` has passed; reads the clock only now and then.
 template <typename Done>
 bool spin_until(Ns spin, const Done& done) {
   if (done()) return true;
   if (spin <= Ns{}) return false;
-  const Clock::time_point limit = Clock::now() + spin;
-  do {
-    for (int i = 0; i < 64; ++i) {
+  const Clock::time_point begin = Clock::now();
+  for (Ns passed{}; passed < spin; passed = Clock::now() - begin) {
+    for (int i = 0; i < 32; ++i) {
       if (done()) return true;
       cpu_relax();
     }
-  } while (Clock::now() < limit);
+    if (passed > kSelfish) std::this_thread::yield();
+  }
   return false;
 }
 

@@ -103,7 +103,8 @@ Measured measure(RankReplay& replay, const Plan& plan, const ReplayCommand& comm
   Measured measured;
   measured.ops.resize(replay.linear().ops.size());
   for (std::int64_t i = 0; i < command.iterations; ++i) {
-    if (tracer != nullptr && mode == TraceMode::Full) tracer->clear();
+    // What came before the last step is not wanted; all ranks clear before the barrier that begins it.
+    if (tracer != nullptr && i + 1 == command.iterations) tracer->clear();
     run();
     replay.check_arrivals();
     const RankTimes times = replay.stamp_times();

@@ -15,6 +15,18 @@ namespace {
 // Several records fit; CUPTI asks for another buffer when one is full.
 constexpr std::size_t kBufferBytes = 4u << 20;
 
+// Not KERNEL, which serialises, and not GRAPH_TRACE, which would give one record a graph. Correlation ids of eager
+// launches come with the records of the calls.
+constexpr CUpti_ActivityKind kKinds[] = {
+    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+    CUPTI_ACTIVITY_KIND_MEMCPY,
+    CUPTI_ACTIVITY_KIND_MEMCPY2,
+    CUPTI_ACTIVITY_KIND_MEMSET,
+    CUPTI_ACTIVITY_KIND_RUNTIME,
+    CUPTI_ACTIVITY_KIND_DRIVER,
+    CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
+};
+
 // The session CUPTI's callbacks, which have no argument for it, report to.
 std::mutex active_mutex;
 CuptiTracer* active = nullptr;
@@ -167,20 +179,13 @@ CuptiTracer::CuptiTracer() {
   subscriber_ = subscriber;
   DBO_CUPTI_CHECK(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED));
   DBO_CUPTI_CHECK(cuptiActivityRegisterCallbacks(buffer_requested, buffer_completed));
-  // Not KERNEL, which serialises, and not GRAPH_TRACE, which would give one record a graph. Correlation ids of eager
-  // launches come with the records of the calls.
-  for (const CUpti_ActivityKind kind :
-       {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2,
-        CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION, CUPTI_ACTIVITY_KIND_RUNTIME,
-        CUPTI_ACTIVITY_KIND_DRIVER}) {
-    DBO_CUPTI_CHECK(cuptiActivityEnable(kind));
-  }
+  for (const CUpti_ActivityKind kind : kKinds) DBO_CUPTI_CHECK(cuptiActivityEnable(kind));
 }
 
 CuptiTracer::~CuptiTracer() {
-  (void)cuptiActivityFlushAll(0);
+  (void)cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+  for (const CUpti_ActivityKind kind : kKinds) (void)cuptiActivityDisable(kind);
   (void)cuptiUnsubscribe(static_cast<CUpti_SubscriberHandle>(subscriber_));
-  (void)cuptiFinalize();
   const std::lock_guard lock(active_mutex);
   active = nullptr;
 }
@@ -188,7 +193,7 @@ CuptiTracer::~CuptiTracer() {
 OpObserver& CuptiTracer::observer(int rank, std::size_t ops) {
   const std::lock_guard lock(mutex_);
   auto& slot = observers_[rank];
-  if (slot == nullptr) slot = std::make_unique<Observer>(*this, rank, ops);
+  if (slot == nullptr || slot->ops != ops) slot = std::make_unique<Observer>(*this, rank, ops);
   return *slot;
 }
 
@@ -209,8 +214,9 @@ void CuptiTracer::node_cloned(std::uint64_t original, std::uint64_t clone) {
 }
 
 void CuptiTracer::flush() {
-  // Not forced: records of work that is over are complete.
-  DBO_CUPTI_CHECK(cuptiActivityFlushAll(0));
+  // CUPTI completes a kernel's record when the host synchronises with it; polling an event does not count.
+  DBO_CUDA_CHECK(cudaDeviceSynchronize());
+  DBO_CUPTI_CHECK(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
 }
 
 void CuptiTracer::clear() {
@@ -228,6 +234,7 @@ std::vector<OpTime> CuptiTracer::times(int rank) {
   std::vector<OpTime> times(observer->second->ops);
   unclaimed_ = 0;
   for (const Activity& activity : activities_) {
+    if (activity.end_ns == 0) continue;  // flushed before it was complete
     std::uint64_t key = 0;
     if (activity.graph_node != 0) {
       const auto found = key_of_node_.find(activity.graph_node);

@@ -30,13 +30,14 @@ class CuptiTracer {
   CuptiTracer(const CuptiTracer&) = delete;
   CuptiTracer& operator=(const CuptiTracer&) = delete;
 
-  /// What tells one rank's launches to the tracer: give it to the rank's device. Lives as long as the tracer.
+  /// What tells one rank's launches to the tracer: give it to the rank's device. Lives as long as the tracer, or until
+  /// the rank asks for one with another number of ops.
   OpObserver& observer(int rank, std::size_t ops);
 
-  /// Forgets what was recorded so far. No step may run.
+  /// Forgets what was recorded so far. No step of the calling thread's GPU may run.
   void clear();
-  /// Waits for outstanding records of steps that are over, then the ops of `rank`: an op begins with its first kernel
-  /// and ends with its last; `sms` is the largest grid.
+  /// The ops of `rank` since `clear`: an op begins with its first kernel and ends with its last; `sms` is the largest
+  /// grid. The steps of all ranks of the process must be over: what still runs would be lost.
   std::vector<OpTime> times(int rank);
   /// Records that belong to no op (the step's own first kernel, for one), and ops without any record.
   std::size_t unclaimed() const { return unclaimed_; }

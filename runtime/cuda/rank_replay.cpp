@@ -156,6 +156,7 @@ RankTimes RankReplay::light_times() const {
 }
 
 RankTimes RankReplay::full_times(CuptiTracer& tracer) const {
+  group_.barrier();
   const std::vector<OpTime> stamps = stand_in_->times();
   std::vector<OpTime> times = tracer.times(plan_rank_);
   std::vector<Ns> distance;

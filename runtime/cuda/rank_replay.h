@@ -53,7 +53,7 @@ class RankReplay {
   /// Of the last step.
   RankTimes stamp_times() const;
   RankTimes light_times() const;
-  /// Times of CUPTI, shifted onto the GPU's own clock by the stamps of the same step.
+  /// Collective. Times of CUPTI, shifted onto the GPU's own clock by the stamps of the same step.
   RankTimes full_times(CuptiTracer& tracer) const;
   /// From the first launch on `compute` to the end of the step, by events; only of steps run by `run_eager` and
   /// `run_graph`.

@@ -36,15 +36,15 @@ Difference difference(const RankTimes& a, const RankTimes& b) {
 
 /// Stamps, and the trace of `mode`, of one step; eager and by graph.
 void compare_modes(TraceMode mode, Ns slack) {
+  start_gpu(0);
+  std::unique_ptr<CuptiTracer> tracer;  // one session a process
+  if (mode == TraceMode::Full) tracer = std::make_unique<CuptiTracer>();
   for (const char* name : {"vllm-ll", "vllm-ht"}) {
     const Transport transport = std::string(name) == "vllm-ll" ? Transport::LsaLl : Transport::LsaHt;
     const Plan plan = make_plan(name, fakes::small_spec(3, 2, transport));
     test::on_gpus(1, [&](HostGroup& group) {
       const Linear linear = linearise(plan, 0);
       const auto work = test::drawn_work(plan, linear, 11, Ns{20'000}, Ns{80'000});
-      start_gpu(0);
-      std::unique_ptr<CuptiTracer> tracer;
-      if (mode == TraceMode::Full) tracer = std::make_unique<CuptiTracer>();
       RankReplay replay(group, plan, 0, work, test::guard(), test::on_gpu(0));
       replay.set_trace(mode, tracer.get());
       for (const bool graph : {false, true}) {
