@@ -22,6 +22,18 @@ int highest_ubatch(const Program& program) {
   return highest;
 }
 
+/// The smallest step after which the values from `first` on repeat.
+std::int32_t repeat_of(const std::vector<int>& values, std::int32_t first) {
+  const auto size = static_cast<std::int32_t>(values.size());
+  for (std::int32_t step = 1; step < size - first; ++step) {
+    bool same = true;
+    for (std::int32_t i = first; same && i + step < size; ++i)
+      same = values[static_cast<std::size_t>(i)] == values[static_cast<std::size_t>(i + step)];
+    if (same) return step;
+  }
+  return std::max<std::int32_t>(1, size - first);
+}
+
 }  // namespace
 
 int plan_ubatches(const Plan& plan) {
@@ -41,6 +53,9 @@ CostTable::CostTable(const Plan& plan, std::vector<int> group_of_rank, std::vect
       ubatches_(plan_ubatches(plan)),
       ops_(plan.ops.size()) {
   DBO_CHECK(static_cast<int>(group_of_rank_.size()) == plan.world.ranks, "one group a rank");
+  const auto layers = static_cast<std::int32_t>(class_of_layer_.size());
+  leading_ = std::min(plan.shape.dense_layers, layers - 1);
+  repeat_layers_ = repeat_of(class_of_layer_, leading_);
   costs_.resize(static_cast<std::size_t>(groups_) * static_cast<std::size_t>(layer_classes_) *
                 static_cast<std::size_t>(ubatches_) * ops_);
 }

@@ -60,9 +60,14 @@ class CostTable {
   int layer_classes() const { return layer_classes_; }
   int ubatches() const { return ubatches_; }
   const std::vector<int>& group_of_rank() const { return group_of_rank_; }
+  /// Layers past the model's own stand for more of its repeated ones, in their pattern.
   int layer_class(std::int32_t layer) const {
-    return layer < 0 ? 0 : class_of_layer_[static_cast<std::size_t>(layer) % class_of_layer_.size()];
+    if (layer < 0) return 0;
+    if (layer >= leading_ + repeat_layers_) layer = leading_ + (layer - leading_) % repeat_layers_;
+    return class_of_layer_[static_cast<std::size_t>(layer)];
   }
+  /// After how many layers the classes of the layers past the leading dense ones repeat; at least 1.
+  int repeat_layers() const { return repeat_layers_; }
 
   OpCost& at(int group, int layer_class, int ubatch, OpId op) { return costs_[index(group, layer_class, ubatch, op)]; }
   const OpCost& at(int group, int layer_class, int ubatch, OpId op) const {
@@ -89,6 +94,7 @@ class CostTable {
 
   std::vector<int> group_of_rank_, class_of_layer_;
   int groups_ = 1, layer_classes_ = 1, ubatches_ = 1;
+  std::int32_t leading_ = 0, repeat_layers_ = 1;
   std::size_t ops_ = 0;
   std::vector<OpCost> costs_;
 };

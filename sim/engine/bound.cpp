@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <vector>
 
 #include "sim/base/units.h"
@@ -56,8 +57,8 @@ PeriodBound period_bound(const Plan& plan, const CostTable& costs, int in_flight
   PeriodBound best;
   if (plan.classes.empty() || moe_iterations(plan, 0) == 0) return best;
   const int stride = moe_stride(plan, 0);
-  // All layers of one model length, so that layers with costs of their own count once each.
-  const int iterations = costs.layer_classes() > 1 ? std::max(1, moe_iterations(plan, 0)) : 1;
+  // As many layers as it takes until their costs repeat, each of them once.
+  const int iterations = std::lcm(stride, costs.repeat_layers()) / stride;
   const Plan whole = with_moe_iterations(plan, iterations);
   const Folding folding = fold_ranks(plan, costs);
   for (std::size_t c = 0; c < plan.classes.size(); ++c) {

@@ -45,7 +45,7 @@ Period steady_period_time(const Plan& plan, const CostTable& costs) {
   if (plan.classes.empty() || moe_iterations(plan, 0) == 0) return period;
   const int stride = moe_stride(plan, 0);
   // Layers with costs of their own must line up for a state to repeat.
-  const int layer_step = costs.layer_classes() > 1 ? std::max(1, plan.shape.layers) : 1;
+  const int layer_step = costs.repeat_layers();
   for (int iterations = kFirstTry; iterations <= kLimit; iterations *= 8) {
     std::vector<Snapshot> seen;
     bool found = false;
