@@ -57,6 +57,31 @@ void add_result(Json& out, const Plan& plan, const StepResult& result) {
   out.set("bubbles", bubbles_json(plan, result));
 }
 
+Json memory_json(const Prediction& p) {
+  if (!p.memory) return Json();
+  const MemoryUse& m = *p.memory;
+  return Json(Json::Object{{"weights_bytes", m.weights_bytes},
+                           {"kv_cache_bytes", m.kv_cache_bytes},
+                           {"exchange_bytes", m.exchange_bytes},
+                           {"activation_bytes", m.activation_bytes},
+                           {"graph_bytes", m.graph_bytes},
+                           {"twin_bytes", m.twin_bytes},
+                           {"total_bytes", m.total_bytes()},
+                           {"hbm_bytes", m.hbm_bytes},
+                           {"fits", m.fits()}});
+}
+
+std::string memory_line(const Prediction& p) {
+  if (!p.memory) return "";
+  const auto gib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  const MemoryUse& m = *p.memory;
+  return fmt::format(
+      "memory        {:.1f} of {:.0f} GiB{}: weights {:.1f}, KV {:.1f}, all-to-all {:.1f}, activations {:.1f}, graphs "
+      "{:.1f}\n",
+      gib(m.total_bytes()), gib(m.hbm_bytes), m.fits() ? "" : ", DOES NOT FIT", gib(m.weights_bytes),
+      gib(m.kv_cache_bytes), gib(m.exchange_bytes), gib(m.activation_bytes), gib(m.graph_bytes + m.twin_bytes));
+}
+
 Json strings(const std::vector<std::string>& list) {
   Json out = Json::array();
   for (const std::string& item : list) out.push(item);
@@ -136,7 +161,7 @@ Json summary_json(const Config&, const Prediction& p) {
   add_result(out, p.split.plan, p.result);
   out.set("tokens_per_s_per_gpu", p.tokens_per_s_per_gpu(p.result));
   out.set("baseline_tokens_per_s_per_gpu", p.tokens_per_s_per_gpu(p.baseline_result));
-  out.set("memory", Json());
+  out.set("memory", memory_json(p));
   out.set("decision", decision_to_json(p.decision));
   out.set("assumptions", strings(p.assumptions));
   return out;
@@ -186,6 +211,7 @@ std::string summary_table(const Config& config, const Prediction& p) {
                      percent(p.result.exposed_comm_ns, p.result.step_ns));
   out += fmt::format("tokens/s/GPU  {:.0f}   un-split {:.0f}\n", p.tokens_per_s_per_gpu(p.result),
                      p.tokens_per_s_per_gpu(p.baseline_result));
+  out += memory_line(p);
   append_windows(out, p.result);
   append_bubbles(out, p.split.plan, p.result);
   return out;

@@ -4,6 +4,7 @@
 
 #include "sim/base/error.h"
 #include "sim/batch/loads.h"
+#include "sim/cost/analytical.h"
 #include "sim/cost/fixed.h"
 #include "sim/cost/host_costs.h"
 #include "sim/sched/notation.h"
@@ -65,8 +66,15 @@ Plan make_split_plan(const Config& config, const ScheduleSpec& spec) {
   }
 }
 
-HostCosts host_costs(const Config& config) {
-  return read_host_costs(JsonRef(wrap_json(config.execution.host, config.file)));
+MachineSpec machine_of(const Config& config) {
+  MachineSpec machine;
+  machine.gpu = config.cluster.gpu;
+  machine.fabric = config.cluster.fabric;
+  machine.host = read_host_costs(JsonRef(wrap_json(config.execution.host, config.file)));
+  // The engine shares SMs and bandwidth out only where ops run beside each other; until it does, those of a split step
+  // are priced as if they always did.
+  machine.always_beside = true;
+  return machine;
 }
 
 CostTable make_costs(const Config& config, const Plan& plan, bool split) {
@@ -74,8 +82,8 @@ CostTable make_costs(const Config& config, const Plan& plan, bool split) {
     case CostSource::Fixed:
       return fixed_costs(plan, config.costs.fixed, split ? 1 : config.overlap.ubatches);
     case CostSource::Analytical:
+      return analytical_costs(plan, machine_of(config));
     case CostSource::Profile:
-      (void)host_costs;
       break;
   }
   throw InternalError("a cost source is missing");
@@ -100,13 +108,32 @@ CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool
   return {std::move(plan), std::move(costs)};
 }
 
+namespace {
+
+/// Graphs a server with this config has captured: un-split ones, and split ones beside them or in their place.
+std::pair<int, int> captured_graphs(const Config& config) {
+  if (config.execution.mode != Execution::Graph || !transport_info(config.overlap.transport).capturable) return {0, 0};
+  if (!config.execution.graph_sizes) return {1, 1};
+  int split = 0;
+  for (const std::int64_t size : *config.execution.graph_sizes)
+    split += size >= config.overlap.decode_token_threshold ? 1 : 0;
+  const auto sizes = static_cast<int>(config.execution.graph_sizes->size());
+  // vLLM's first runner drops the un-split graph of a size that has a split one.
+  return {config.overlap.coordination == Coordination::V1 ? sizes - split : sizes, split};
+}
+
+}  // namespace
+
 Prediction predict(const Config& config, const StepBatch& step, const StepOptions& options) {
   const DecideSettings settings = decide_settings(config);
   Decision decision = decide(step, settings);
   const Decision off = decide(step, without_dbo(settings));
   CostedPlan split = make_costed_plan(config, decision, false);
   CostedPlan baseline = make_costed_plan(config, off, true);
-  Prediction out{std::move(decision), std::move(split), std::move(baseline), {}, {}, 0, config.cluster.gpus(), {}, {}};
+  Prediction out{.decision = std::move(decision),
+                 .split = std::move(split),
+                 .baseline = std::move(baseline),
+                 .gpus = config.cluster.gpus()};
   out.warnings = warnings_or_throw(check_plan(out.split.plan));
   out.result = simulate_plan(out.split, options);
   StepOptions baseline_options = options;
@@ -114,6 +141,10 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
   baseline_options.details = false;
   out.baseline_result = simulate_plan(out.baseline, baseline_options);
   for (const RankBatch& rank : step.ranks) out.tokens += rank.tokens();
+  if (config.model.has_dims()) {
+    const auto [graphs, twins] = captured_graphs(config);
+    out.memory = memory_use(out.split.plan, config.cluster.gpu, graphs, twins);
+  }
   out.assumptions = out.split.costs.assumptions;
   if (!out.result.period.exact)
     out.assumptions.push_back("no exact repeat of the steady state was found; period_ns is a mean");

@@ -1,11 +1,13 @@
 // From a config to a predicted step: decide, plan, cost, simulate, and the same without DBO.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "sim/batch/decide.h"
 #include "sim/config/config.h"
+#include "sim/cost/memory.h"
 #include "sim/engine/simulate.h"
 #include "sim/plan/plan_check.h"
 
@@ -15,11 +17,12 @@ struct Prediction {
   Decision decision;
   CostedPlan split;     ///< what the decision runs, split or not
   CostedPlan baseline;  ///< the same server with DBO off
-  StepResult result, baseline_result;
+  StepResult result{}, baseline_result{};
   std::int64_t tokens = 0;  ///< real tokens of the step, all ranks
   int gpus = 1;
-  std::vector<std::string> assumptions;
-  std::vector<PlanFinding> warnings;  ///< of the plan that runs; what stops is thrown
+  std::optional<MemoryUse> memory{};  ///< absent when the model has no dimensions
+  std::vector<std::string> assumptions{};
+  std::vector<PlanFinding> warnings{};  ///< of the plan that runs; what stops is thrown
 
   double speedup() const { return static_cast<double>(baseline_result.step_ns) / static_cast<double>(result.step_ns); }
   /// Tokens a second and GPU; 0 for a step of no time.
