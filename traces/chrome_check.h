@@ -18,7 +18,7 @@ struct ChromeFinding {
 /// whole positive pids and tids; times with exactly three decimals, none negative, no empty slice; named and ordered
 /// processes and threads; slices of a row nested or disjoint; every arrow id used for one start and one end, in that
 /// order, each inside a slice of its row; args of op slices complete, true to process and thread, each (rank, plan_op)
-/// once. At most `limit` findings.
+/// once, wires aside, which carry their send's. At most `limit` findings.
 std::vector<ChromeFinding> check_chrome_trace(std::string_view text, std::size_t limit = 20);
 
 /// The findings as lines "byte N: text".

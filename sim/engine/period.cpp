@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "sim/base/hash.h"
 #include "sim/engine/engine.h"
+#include "sim/plan/linearise.h"
 #include "sim/plan/steady.h"
 
 namespace dbo {
@@ -35,6 +37,51 @@ bool repeats(const Snapshot& a, const Snapshot& b, std::int64_t span) {
   return true;
 }
 
+/// Which of the MoE iterations are alike: [first, last), counted in marks of the ring's first thread. Before them lie
+/// the prologue of schedules whose ubatches are layers apart and the start of the other threads, behind them the
+/// epilogue.
+struct SteadyMarks {
+  std::size_t first = 0, last = 0;
+};
+
+/// What the host does between two marks, layers counted from the first mark's.
+std::uint64_t segment_hash(const Linear& linear, const LayerMark& mark, std::uint32_t end) {
+  std::uint64_t hash = 0;
+  const auto add = [&hash](std::uint64_t value) { hash = mix(hash, value); };
+  for (std::uint32_t h = mark.host; h < end; ++h) {
+    const HostStep& step = linear.host[h];
+    add(static_cast<std::uint64_t>(step.verb));
+    if (step.verb == Verb::Launch || step.verb == Verb::HostWait) {
+      const LinearOp& op = linear.ops[step.index];
+      add(op.op);
+      add(op.ubatch);
+      add(static_cast<std::uint64_t>(op.layer - mark.layer));
+    } else if (step.verb == Verb::Record) {
+      add(linear.records[step.index].event);
+    } else if (step.verb == Verb::Wait) {
+      add(linear.waits[step.index].record == kNone ? UINT64_MAX : linear.waits[step.index].event);
+    }
+  }
+  return hash;
+}
+
+SteadyMarks steady_marks(const Plan& plan, int class_index) {
+  const Linear linear = linearise(plan, class_index);
+  const auto block = moe_block(plan, class_index);
+  std::vector<LayerMark> marks;
+  for (const LayerMark& mark : linear.marks)
+    if (block && mark.block == *block) marks.push_back(mark);
+  if (marks.size() < 2) return {};
+  std::vector<std::uint64_t> hashes;
+  for (std::size_t i = 0; i + 1 < marks.size(); ++i)
+    hashes.push_back(segment_hash(linear, marks[i], marks[i + 1].host));
+  const std::size_t middle = hashes.size() / 2;
+  SteadyMarks steady{middle, middle + 1};
+  while (steady.first > 0 && hashes[steady.first - 1] == hashes[middle]) --steady.first;
+  while (steady.last < hashes.size() && hashes[steady.last] == hashes[middle]) ++steady.last;
+  return steady;
+}
+
 constexpr int kFirstTry = 32;
 constexpr int kLimit = 2048;  ///< iterations; patterns of real costs repeat after one or two
 
@@ -47,10 +94,18 @@ Period steady_period_time(const Plan& plan, const CostTable& costs) {
   // Layers with costs of their own must line up for a state to repeat.
   const int layer_step = costs.repeat_layers();
   for (int iterations = kFirstTry; iterations <= kLimit; iterations *= 8) {
+    const Plan longer = with_moe_iterations(plan, iterations);
+    SteadyMarks steady{0, SIZE_MAX};
+    for (std::size_t c = 0; c < plan.classes.size(); ++c) {
+      const SteadyMarks own = steady_marks(longer, static_cast<int>(c));
+      steady = {std::max(steady.first, own.first), std::min(steady.last, own.last)};
+    }
     std::vector<Snapshot> seen;
     bool found = false;
     EngineOptions options;
-    options.on_mark = [&](int, const std::vector<std::int64_t>& host, const std::vector<std::int64_t>& state) {
+    options.on_mark = [&](int mark, const std::vector<std::int64_t>& host, const std::vector<std::int64_t>& state) {
+      if (static_cast<std::size_t>(mark) < steady.first) return true;
+      if (static_cast<std::size_t>(mark) > steady.last) return false;
       Snapshot now{host, state, state.empty() ? 0 : *std::max_element(state.begin(), state.end())};
       // The host may lead; then it is the latest.
       for (const std::int64_t h : host) now.reference = std::max(now.reference, h);
@@ -66,7 +121,6 @@ Period steady_period_time(const Plan& plan, const CostTable& costs) {
       seen.push_back(std::move(now));
       return !found;
     };
-    const Plan longer = with_moe_iterations(plan, iterations);
     run_engine(longer, costs, options);
     if (found) return period;
     if (seen.size() >= 8) {

@@ -136,6 +136,31 @@ TEST_CASE("engine: added layers add one cycle per period_layers once steady") {
   }
 }
 
+TEST_CASE("engine: prologue, leading dense layers and epilogue are no part of the period") {
+  // In the first iteration of this order only ubatch 0's attention has a layer; with dense layers before it all other
+  // lanes look as idle after it as before.
+  const Notation order = {"", "",
+                          "D.send_0 S_0 A0_1 A1_1 D.recv_0 D.send_1 S_1 MLP_0 D.recv_1 C.send_0 MLP_1 C.recv_0 "
+                          "C.send_1 A0_0' A1_0' C.recv_1"};
+  FixedCosts c = t9_costs();
+  c.ffn = Ns{700000};
+  for (const int dense : {0, 1, 3}) {
+    ScheduleSpec spec = small_spec(6 + dense, 2, Transport::Ll);
+    spec.shape.dense_layers = dense;
+    const Plan plan = make_plan(order, spec);
+    // Windows: D0 | S0 A1, D1 | S1 M0, C0 | M1, C1 | A0'; all hidden but for nothing: 120 + 100 + 80 + 100.
+    CHECK(steady_period_time(plan, fixed_costs(plan, c)).period_ns == 400000);
+    for (const ScheduleName& schedule : schedule_names()) {
+      ScheduleSpec other =
+          small_spec(6 + dense, schedule.name == kSequentialSchedule ? 1 : 2, schedule.default_transport);
+      other.shape.dense_layers = dense;
+      const Plan with = make_plan(schedule.name, other), without = fakes::small_plan(schedule, 6);
+      CHECK(steady_period_time(with, fixed_costs(with, c)).period_ns ==
+            steady_period_time(without, fixed_costs(without, c)).period_ns);
+    }
+  }
+}
+
 TEST_CASE("engine: scaling all fixed costs scales all times") {
   FixedCosts c = t9_costs(), scaled = c;
   c.host = Ns{1700};
