@@ -7,6 +7,7 @@
 #include "sim/cost/analytical.h"
 #include "sim/cost/fixed.h"
 #include "sim/cost/host_costs.h"
+#include "sim/cost/profile.h"
 #include "sim/sched/notation.h"
 #include "sim/sched/schedule.h"
 
@@ -84,7 +85,7 @@ CostTable make_costs(const Config& config, const Plan& plan, bool split) {
     case CostSource::Analytical:
       return analytical_costs(plan, machine_of(config));
     case CostSource::Profile:
-      break;
+      return profile_costs(plan, load_profile(config.profile_path()), machine_of(config));
   }
   throw InternalError("a cost source is missing");
 }
