@@ -1,6 +1,7 @@
 // dbo: the program without any GPU dependency.
 #include "tools/cli.h"
 #include "tools/commands.h"
+#include "tools/gpu_forward.h"
 
 namespace dbo {
 namespace {
@@ -73,6 +74,10 @@ ProgramSpec make_program() {
        [] { return run_inspect(inspect); }});
 
   add_search_commands(program);
+
+  program.forwarded = {{"replay", "run a plan on GPUs (dbo-gpu)"},
+                       {"bench", "measure kernels and host costs (dbo-gpu)"}};
+  program.forward = forward_to_gpu;
 
   static std::string list_what;
   static bool list_json = false;
