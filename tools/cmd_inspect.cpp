@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "sim/base/error.h"
 #include "sim/base/files.h"
 #include "sim/plan/plan_json.h"
@@ -69,7 +71,9 @@ int run_inspect(const InspectCommand& options) {
   const Inspection inspection = inspect_trace(options.trace, inspect);
   write_order(options, inspection);
   if (!options.svg.empty())
-    write_file(options.svg, timeline_svg(inspection.ops, {.title = options.trace, .subtitle = {}}));
+    write_file(options.svg,
+               timeline_svg(inspection.ops,
+                            {.title = std::filesystem::path(options.trace).filename().string(), .subtitle = {}}));
   if (!options.chrome_out.empty()) write_chrome_trace(options.chrome_out, inspection.ops);
   fmt::print("{}", options.json ? pretty_json(inspection_json(inspection)) : inspection_text(inspection, inspect));
   return 0;

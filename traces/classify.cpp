@@ -214,12 +214,10 @@ class LaneTable {
   explicit LaneTable(const ClassifiedTrace& trace) {
     for (const Stream& stream : trace.streams) {
       const std::string name = stream.lane + " (" + stream.name + ")";
-      const auto at = std::find(names.begin(), names.end(), name);
-      if (at == names.end() && names.size() <= UINT8_MAX) names.push_back(name);
-      lane_of.push_back(static_cast<std::uint8_t>(std::min<std::size_t>(
-          static_cast<std::size_t>(at == names.end() ? static_cast<std::ptrdiff_t>(names.size()) - 1
-                                                     : at - names.begin()),
-          UINT8_MAX)));
+      std::size_t lane = 0;
+      while (lane < names.size() && names[lane] != name) ++lane;
+      if (lane == names.size() && lane <= UINT8_MAX) names.push_back(name);
+      lane_of.push_back(static_cast<std::uint8_t>(std::min<std::size_t>(lane, UINT8_MAX)));
     }
   }
   std::vector<std::string> names;

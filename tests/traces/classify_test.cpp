@@ -193,6 +193,7 @@ TEST_CASE("classify: named ranges of the host say what a kernel belongs to, by w
     return op.kind == OpKind::C && op.ubatch == 1 && ops.names[op.name] == "dispatch(B)";
   }));
   CHECK(ops.lanes == std::vector<std::string>{"compute (stream 7)", "comm (stream 27)"});
+  for (const TraceOp& op : ops.ops) CHECK(op.lane == (is_comm(op.kind) ? 1 : 0));
 }
 
 TEST_CASE("classify: layer numbers in range names are taken as they are") {
