@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/plan/plan_check.h"
+#include "traces/compare.h"
 
 namespace dbo {
 
@@ -15,6 +16,8 @@ std::string finding_line(const PlanFinding& finding);
 struct ProgramSpec;
 /// check, and what searches: the commands of search_commands.cpp.
 void add_search_commands(ProgramSpec& program);
+/// Adds inspect and compare.
+void add_trace_commands(ProgramSpec& program);
 
 /// On stderr, a line each.
 void print_warnings(const std::vector<PlanFinding>& warnings);
@@ -54,5 +57,12 @@ struct InspectCommand {
   bool no_host = false;
 };
 int run_inspect(const InspectCommand& options);
+
+struct CompareCommand {
+  CompareFiles files;
+  bool json = false, any_plan = false;
+  double step_percent = 10, op_percent = 25, window_percent = 15, slack_us = 1;
+};
+int run_compare(const CompareCommand& command);
 
 }  // namespace dbo

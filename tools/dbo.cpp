@@ -51,28 +51,7 @@ ProgramSpec make_program() {
         {"--dot", "Graphviz text of one steady layer", &plan.dot, false, {}, {"--notation", "--json"}}},
        [] { return run_plan(plan); }});
 
-  static InspectCommand inspect;
-  program.commands.push_back(
-      {"inspect",
-       "read a Chrome or Kineto trace: kernels, overlap, bubbles, the order it shows",
-       "dbo inspect trace.json.gz --plan-out plan.json --profile-out costs.json",
-       {{"TRACE", "trace, plain or .gz", &inspect.trace, true, {}, {}},
-        {"--json", "print everything as JSON", &inspect.json, false, {}, {}},
-        {"--rules", "file of kernel rules, in front of the built-in ones", &inspect.rules, false, {}, {}},
-        {"--plan-out", "write the order found as a plan", &inspect.plan_out, false, {}, {}},
-        {"--profile-out",
-         "write costs: of the plan's launches, or (alone) by kind of op",
-         &inspect.profile_out,
-         false,
-         {},
-         {}},
-        {"--rank", "rank of the plan (default: the first)", &inspect.rank, false, {}, {}},
-        {"--step", "forward pass of the plan (default: all)", &inspect.step, false, {}, {}},
-        {"--no-host", "leave the host's work out of the plan", &inspect.no_host, false, {}, {}},
-        {"--svg", "write a picture", &inspect.svg, false, {}, {}},
-        {"--chrome-out", "write the ops found as a trace of ours", &inspect.chrome_out, false, {}, {}}},
-       [] { return run_inspect(inspect); }});
-
+  add_trace_commands(program);
   add_search_commands(program);
 
   program.forwarded = {{"replay", "run a plan on GPUs (dbo-gpu)"},

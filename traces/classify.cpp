@@ -233,7 +233,7 @@ Json metadata_of(const ClassifiedTrace& trace) {
   return metadata;
 }
 
-Trace to_trace(const ClassifiedTrace& trace, bool merge) {
+Trace to_trace(const ClassifiedTrace& trace, bool merge, std::int32_t step) {
   Trace out;
   const LaneTable lanes(trace);
   out.lanes = lanes.names;
@@ -243,7 +243,7 @@ Trace to_trace(const ClassifiedTrace& trace, bool merge) {
     std::uint32_t last = UINT32_MAX;  // slice the op at the back ends with
     for (const std::uint32_t i : stream.slices) {
       const SliceInfo& info = trace.info[i];
-      if (trace.raw.slices[i].dur_ns <= 0) continue;
+      if (trace.raw.slices[i].dur_ns <= 0 || (step >= 0 && info.step != step)) continue;
       if (merge && last != UINT32_MAX) {
         const SliceInfo& before = trace.info[last];
         const bool same = (info.kind != OpKind::Other || info.label != 0) && info.kind == before.kind &&
@@ -303,12 +303,12 @@ ClassifiedTrace classify(RawTrace raw, const KernelRules& rules) {
   return trace;
 }
 
-Trace ops_of(const ClassifiedTrace& trace) {
-  return to_trace(trace, true);
+Trace ops_of(const ClassifiedTrace& trace, std::int32_t step) {
+  return to_trace(trace, true, step);
 }
 
 Trace slices_of(const ClassifiedTrace& trace) {
-  return to_trace(trace, false);
+  return to_trace(trace, false, -1);
 }
 
 std::string short_kernel_name(std::string_view name) {

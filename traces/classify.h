@@ -57,7 +57,8 @@ ClassifiedTrace classify(RawTrace raw, const KernelRules& rules);
 /// Consecutive slices of one stream that belong to the same op become one op from first start to last end. Ops found by
 /// named ranges are called after them (and are OTHER for ranges that are no kind of op); slices that belong to nothing
 /// become OTHER with the kernel's short name. Zero-length slices are left out. Lanes are the streams'.
-Trace ops_of(const ClassifiedTrace& trace);
+/// `step` -1: all passes of the trace.
+Trace ops_of(const ClassifiedTrace& trace, std::int32_t step = -1);
 
 /// One op a slice, OTHER when not placed.
 Trace slices_of(const ClassifiedTrace& trace);

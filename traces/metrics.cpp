@@ -198,7 +198,7 @@ std::optional<InFlightMeasure> in_flight(const Trace& trace, std::int32_t rank, 
   measure.estimated = estimated;
   const Transfers transfers(trace, rank);
   for (const auto& [key, parts] : transfers.all()) {
-    if (!parts.arrived) continue;  // a comm kernel: its own slice says it all
+    if (parts.kernel) continue;  // its own slice says it all
     const auto interval = Transfers::interval(parts);
     if (!interval) continue;
     ++measure.transfers;

@@ -39,7 +39,8 @@ std::string TextTable::text(int indent) const {
     std::string line(static_cast<std::size_t>(indent), ' ');
     for (std::size_t c = 0; c < row.size(); ++c) {
       const std::string fill(widths[c] - width(row[c]), ' ');
-      line += (c > 0 ? "  " : "") + (c == 0 ? row[c] + fill : fill + row[c]);
+      line += (c > 0 ? "  " : "") +
+              (c == 0 || (words_last_ && c + 1 == rows_.front().size()) ? row[c] + fill : fill + row[c]);
     }
     while (!line.empty() && line.back() == ' ') line.pop_back();
     out += line + "\n";

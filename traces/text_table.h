@@ -10,10 +10,12 @@
 
 namespace dbo {
 
-/// A table with a head line. The first column is left-aligned, the others right-aligned.
+/// A table with a head line. The first column is left-aligned, the others right-aligned; the last is left-aligned when
+/// it holds words.
 class TextTable {
  public:
-  explicit TextTable(std::vector<std::string> head) : rows_{std::move(head)} {}
+  explicit TextTable(std::vector<std::string> head, bool words_last = false)
+      : rows_{std::move(head)}, words_last_(words_last) {}
 
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.size() == 1; }
@@ -22,6 +24,7 @@ class TextTable {
 
  private:
   std::vector<std::vector<std::string>> rows_;
+  bool words_last_;
 };
 
 std::string grouped(std::int64_t number);                 ///< "14,240"

@@ -9,6 +9,7 @@ Transfers::Transfers(const Trace& trace, std::int32_t rank) {
     if (op.rank != rank || !is_comm(op.kind) || op.kind == OpKind::CCopy) continue;
     Parts& parts = parts_[{is_dispatch(op.kind), op.layer, op.ubatch}];
     const std::int64_t start = op.start.time_since_epoch().count(), end = op.end.time_since_epoch().count();
+    parts.kernel = parts.kernel || is_collective(op.kind);
     if (is_send(op.kind)) {
       parts.sent = std::max(parts.sent.value_or(end), end);
     } else if (is_recv(op.kind)) {

@@ -20,6 +20,7 @@ class Transfers {
 
   struct Parts {
     std::optional<Interval> whole;  ///< wire or comm kernel
+    bool kernel = false;            ///< a comm kernel, which is busy while the transfer is under way
     std::optional<std::int64_t> sent, arrived;
   };
   using Key = std::tuple<bool, std::int32_t, int>;
