@@ -61,6 +61,7 @@ class Builder {
             OwnCosts& own) const;
   OpContext context(int rank, int layer, int ubatch, const RoutedLoad& routed) const;
   void assume(CostTable& table) const;
+  int sms_of(const OpDef& op) const;
   bool beside() const;
   const UbatchLoad* load_of(int rank, int ubatch) const {
     const Load& load = plan_.loads[static_cast<std::size_t>(load_of_rank_[static_cast<std::size_t>(rank)])];
@@ -139,7 +140,7 @@ void Builder::fill(CostTable& table, int group, int rank, int layer_class, int u
       cost = known->second;
       continue;
     }
-    const int sms = pool_sms(plan_, def, machine_.gpu);
+    const int sms = sms_of(def);
     if (is_compute(def.kind)) {
       cost = price_compute(def.kind, c, machine_, sms);
     } else if (is_comm(def.kind)) {
@@ -176,6 +177,12 @@ CostTable Builder::build() {
 /// Whether compute and communication of the plan run side by side most of the time.
 bool Builder::beside() const {
   return machine_.always_beside && plan_.sm.comm > 0 && plan_ubatches(plan_) > 1;
+}
+
+/// A kernel that ignores the limit still finds the SMs of communication taken while that runs.
+int Builder::sms_of(const OpDef& op) const {
+  const int sms = pool_sms(plan_, op, machine_.gpu);
+  return beside() && op.sms == SmPool::All ? std::max(sms - plan_.sm.comm, 1) : sms;
 }
 
 void Builder::assume(CostTable& table) const {

@@ -90,14 +90,15 @@ class Evaluator {
 
   /// Dispatch or combine of `tokens` on each of nodes x 8 ranks, uniform over the experts.
   ExchangeTime exchange(bool dispatch, Transport transport, int nodes, int hidden, int top_k, int experts, int sms,
-                        double tokens) const {
+                        double tokens, bool grouped = false) const {
     Plan plan;
     plan.world = {.ranks = nodes * 8, .ranks_per_node = 8};
     plan.shape = v3_;
     plan.shape.hidden = hidden;
     plan.shape.moe.routed_experts = experts;
     plan.shape.moe.top_k = top_k;
-    plan.shape.moe.groups = plan.shape.moe.group_top_k = 1;
+    plan.shape.moe.groups = grouped ? 8 : 1;
+    plan.shape.moe.group_top_k = grouped ? 4 : 1;
     const std::vector<TokenRange> ranges(static_cast<std::size_t>(nodes) * 8,
                                          TokenRange{0, static_cast<std::int64_t>(tokens)});
     const RoutedLoad load = Router(plan).load(3, ranges, 8);
@@ -118,8 +119,9 @@ class Evaluator {
     return us(t.send + t.wire + t.recv);
   }
 
-  double ht(bool dispatch, int nodes, int hidden, int top_k, int experts, int sms, double tokens) const {
-    return us(exchange(dispatch, Transport::Ht, nodes, hidden, top_k, experts, sms, tokens).whole);
+  double ht(bool dispatch, int nodes, int hidden, int top_k, int experts, int sms, double tokens,
+            bool grouped = false) const {
+    return us(exchange(dispatch, Transport::Ht, nodes, hidden, top_k, experts, sms, tokens, grouped).whole);
   }
 
   const ComputeFactors& factors() const { return machine_.factors->compute; }
@@ -188,6 +190,11 @@ void add_row(const Evaluator& e, const std::string& name, const Row& r, std::vec
     const std::string label = "hidden " + text(r[0]) + ", " + text(r[3]) + " SMs, " + text(r[4]) + " tokens, ";
     out.push_back({label + "dispatch", r[5], e.ht(true, 1, h, k, experts, static_cast<int>(r[3]), r[4])});
     out.push_back({label + "combine", r[6], e.ht(false, 1, h, k, experts, static_cast<int>(r[3]), r[4])});
+  } else if (is("ht-nodes-h800")) {
+    const int nodes = static_cast<int>(r[0]);
+    const std::string label = text(r[0]) + " nodes, ";
+    out.push_back({label + "dispatch", r[1], e.ht(true, nodes, 7168, 8, 256, 24, 4096, nodes == 8)});
+    out.push_back({label + "combine", r[2], e.ht(false, nodes, 7168, 8, 256, 24, 4096, nodes == 8)});
   } else if (is("ht-nodes")) {
     const int nodes = static_cast<int>(r[0]), sms = static_cast<int>(r[1]);
     const std::string label = text(r[0]) + " nodes, " + text(r[1]) + " SMs, " + text(r[2]) + " tokens, ";

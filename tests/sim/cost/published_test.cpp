@@ -28,6 +28,7 @@ constexpr Bound kBounds[] = {
     {"deepseek-decode-h800", 11, 5},
     {"deepseek-prefill-h800", 8, 8},  // kernels there run beside communication, predictions alone
     {"ll-nodes-h800", 10, 10},
+    {"ht-nodes-h800", 8, 8},
     {"moe-decode-h100-sxm", 9, 7},
     {"moe-decode-h200-sxm", 10, 8},
     {"moe-decode-b200-sxm", 14, 14},
