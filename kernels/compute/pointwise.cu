@@ -10,41 +10,43 @@ namespace pointwise {
 constexpr int kNormThreads = 256;
 constexpr int kNormVectors = 8;  // of 8 elements a thread: rows up to 16384
 
-/// One block a row; the row stays in registers between its two passes.
+/// One block a row; the row stays in registers between its two passes, as bf16: half the registers of floats let more
+/// rows be on their way.
 template <int kVectors>
-__global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const RmsNormArgs p) {
+__global__ void __launch_bounds__(kNormThreads, kVectors <= 4 ? 6 : 4) rms_norm_kernel(const RmsNormArgs p) {
   __shared__ float partial[kNormThreads / 32];
   const int row = static_cast<int>(blockIdx.x);
   const std::int64_t from = p.row_index == nullptr ? row : p.row_index[row];
   const auto* const in = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p.in) + from * p.in_stride);
+  auto* const sum = reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.sum) + row * p.in_stride);
   const int vectors = p.width / 8;
-  Vector8 x[kVectors];
+  const bool adds = p.add[0] != nullptr || p.add[1] != nullptr;
+  uint4 x[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int at = i * kNormThreads + static_cast<int>(threadIdx.x);
+    x[i] = at < vectors ? in[at] : make_uint4(0, 0, 0, 0);
+  }
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int at = i * kNormThreads + static_cast<int>(threadIdx.x);
     if (at >= vectors) continue;
-    x[i] = unpack(in[at]);
-    bool added = false;
+    Vector8 v = unpack(x[i]);
+    if (adds) {
 #pragma unroll
-    for (int a = 0; a < 2; ++a) {
-      if (p.add[a] == nullptr) continue;
-      const Vector8 y = unpack(reinterpret_cast<const uint4*>(p.add[a])[from * vectors + at]);
+      for (int a = 0; a < 2; ++a) {
+        if (p.add[a] == nullptr) continue;
+        const Vector8 y = unpack(reinterpret_cast<const uint4*>(p.add[a])[from * vectors + at]);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) x[i].v[j] += y.v[j];
-      added = true;
-    }
-    if (added) {
-      const uint4 rounded = pack(x[i]);
-      x[i] = unpack(rounded);
-      if (p.sum != nullptr) {
-        reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.sum) + row * p.in_stride)[at] = rounded;
+        for (int j = 0; j < 8; ++j) v.v[j] += y.v[j];
       }
-    } else if (p.sum != nullptr && p.sum != p.in) {
-      reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.sum) + row * p.in_stride)[at] = pack(x[i]);
+      x[i] = pack(v);
+      v = unpack(x[i]);
     }
+    if (p.sum != nullptr && (adds || p.sum != p.in)) sum[at] = x[i];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) squares += x[i].v[j] * x[i].v[j];
+    for (int j = 0; j < 8; ++j) squares += v.v[j] * v.v[j];
   }
   squares = warp_sum(squares);
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = squares;
@@ -59,10 +61,10 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const RmsNormArg
   for (int i = 0; i < kVectors; ++i) {
     const int at = i * kNormThreads + static_cast<int>(threadIdx.x);
     if (at >= vectors) continue;
-    const Vector8 w = unpack(__ldg(weight + at));
+    const Vector8 v = unpack(x[i]), w = unpack(__ldg(weight + at));
     Vector8 y;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) y.v[j] = x[i].v[j] * scale * w.v[j];
+    for (int j = 0; j < 8; ++j) y.v[j] = v.v[j] * scale * w.v[j];
     out[at] = pack(y);
   }
 }
