@@ -1,8 +1,11 @@
 // MLA decode in absorbed form: every head attends to the same cached rows, 576 wide for the scores and, the first 512
-// of them, as values. A block takes 64 query rows (heads) of one request at a time. Its first warpgroup makes scores
-// and probabilities for 32 keys a turn; the other two hold half of the 512 output columns each. Keys arrive in a ring
-// of tiles, each used as K and, where it lies, as V. The query's first 256 columns stay in shared memory and the rest
-// in registers: neither has room for all of it beside the ring and the 168 registers of a thread.
+// of them, as values. A block takes 64 query rows (heads) of one request at a time and walks over its pages of 64 keys.
+// Its first warpgroup makes scores and probabilities; the other two hold half of the 512 output columns each. So the
+// softmax of one page runs beside the products of its neighbours. Pages arrive in a ring of two, each used as K and,
+// where it lies, as V; the next is asked for as soon as one is used up. The query's first columns stay in shared memory
+// and the rest in registers: shared memory has no room for all of it beside two pages, and reading less of it leaves
+// bandwidth to the other operands. (A warpgroup of its own for the copies would leave 128 registers a thread, fewer
+// than a product of 256 columns takes.)
 #include "kernels/compute/attention.h"
 #include "kernels/compute/sm90.cuh"
 #include "kernels/compute/split.cuh"
@@ -13,21 +16,22 @@ namespace dbo::kernels {
 namespace mla {
 
 constexpr int kRows = kMlaDecodeRows;
-constexpr int kKeys = 32;
+constexpr int kKeys = kPageTokens;
 constexpr int kChunks = kMlaCached / 64;  // 64 columns: one 128-byte row of a swizzled tile
 constexpr int kChunkBytes = kKeys * 128;
 constexpr int kTileBytes = kChunks * kChunkBytes;
-constexpr int kSlots = 5;
-constexpr int kSharedChunks = 4;  // of the query, in shared memory
+constexpr int kSlots = 2;
+constexpr int kSharedChunks = 6;  // of the query, in shared memory
 constexpr int kThreads = 384;
 
-// Shared memory. The two buffers of probabilities lie side by side in rows of 128 bytes.
+// Shared memory. Two buffers of probabilities, rows of 64 keys (128 bytes).
 constexpr int kQuery = kSlots * kTileBytes;
 constexpr int kP = kQuery + kSharedChunks * kRows * 128;
-constexpr int kStats = kP + kRows * 128;
+constexpr int kPBytes = kRows * kKeys * 2;
+constexpr int kStats = kP + 2 * kPBytes;
 constexpr int kBarriers = kStats + 3 * 2 * kRows * 4;
 constexpr int kScratch = kBarriers + (2 * kSlots + 4) * 8;
-constexpr int kSharedBytes = kScratch + (kThreads / 32 + 2 + 2) * 4;
+constexpr int kSharedBytes = kScratch + (kThreads / 32 + 2 + 4) * 4;
 static_assert(kSharedBytes <= 227 * 1024);
 
 struct Params {
@@ -149,18 +153,18 @@ __device__ __forceinline__ void make_probabilities(const Params& p, const split:
     float m0 = -INFINITY, m1 = -INFINITY, l0 = 0.0f, l1 = 0.0f;
     for (int unit = walk.begin; unit < walk.end; ++unit) {
       sm90::barrier_wait(k_full + slot * 8, k_parity);
-      float s[16];
+      float s[kKeys / 2];
       const std::uint64_t query = sm90::k_major_descriptor(shared + kQuery);
       const std::uint64_t keys = sm90::k_major_descriptor(shared + slot * kTileBytes);
       sm90::wgmma_fence();
 #pragma unroll
       for (int j = 0; j < kSharedChunks * 4; ++j) {
-        sm90::wgmma_32(s, query + step(j, kRows * 128), keys + step(j, kChunkBytes), j > 0);
+        sm90::wgmma_64(s, query + step(j, kRows * 128), keys + step(j, kChunkBytes), j > 0);
       }
 #pragma unroll
       for (int j = kSharedChunks * 4; j < kMlaCached / 16; ++j) {
         const int i = (j - kSharedChunks * 4) * 4;
-        sm90::wgmma_32_ra(s, q[i], q[i + 1], q[i + 2], q[i + 3], keys + step(j, kChunkBytes), 1);
+        sm90::wgmma_64_ra(s, q[i], q[i + 1], q[i + 2], q[i + 3], keys + step(j, kChunkBytes), 1);
       }
       sm90::wgmma_commit();
       if (++slot == kSlots) {
@@ -174,7 +178,7 @@ __device__ __forceinline__ void make_probabilities(const Params& p, const split:
       const bool masked = unit * kKeys + kKeys > walk.seq_len - p.query_tokens + 1;
       float top0 = -INFINITY, top1 = -INFINITY;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& x0 = s[4 * j + i];
@@ -197,7 +201,7 @@ __device__ __forceinline__ void make_probabilities(const Params& p, const split:
       l0 *= alpha0;
       l1 *= alpha1;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           s[4 * j + i] = sm90::exp2_approx(s[4 * j + i] - c0);
@@ -207,10 +211,10 @@ __device__ __forceinline__ void make_probabilities(const Params& p, const split:
         }
       }
       sm90::barrier_wait(p_empty + buffer * 8, p_parity);
-      const std::uint32_t at = shared + kP + static_cast<std::uint32_t>(local * 128 + quad * 4);
+      const std::uint32_t at = shared + kP + buffer * kPBytes + static_cast<std::uint32_t>(local * 128 + quad * 4);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const std::uint32_t chunk = ((buffer * 4 + static_cast<std::uint32_t>(j)) ^ static_cast<std::uint32_t>(g)) << 4;
+      for (int j = 0; j < kKeys / 8; ++j) {
+        const std::uint32_t chunk = static_cast<std::uint32_t>(j ^ g) << 4;
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + chunk), "r"(sm90::pack_bf16(s[4 * j], s[4 * j + 1]))
                      : "memory");
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + chunk + 8 * 128),
@@ -243,31 +247,37 @@ __device__ __forceinline__ void make_probabilities(const Params& p, const split:
   }
 }
 
-/// The copies of key tiles, by one thread of the second warpgroup. It keeps its place in shared memory: registers are
-/// short there.
+/// The copies of pages, by one thread of the second warpgroup. Its place is kept in shared memory: registers are short
+/// there.
 struct Loader {
-  int* state;  // request, unit, units left of the lane
+  int* state;  // request, unit, units left of the lane, units of the request
   std::uint32_t shared;
   const CUtensorMap* map;
   const Params* p;
 
-  __device__ void load(std::uint32_t slot) const {
-    if (state[2] == 0) return;
-    int request = state[0], unit = state[1];
-    const int page = p->block_table[static_cast<std::int64_t>(request) * p->max_pages + unit * kKeys / kPageTokens];
+  __device__ void begin(const split::Start& start) const {
+    state[0] = start.request;
+    state[1] = start.unit;
+    state[2] = start.count;
+    state[3] = start.count > 0 ? split::units<kKeys>(p->seq_lens[start.request]) : 0;
+  }
+  /// The page to copy next, -1 when there is none. Asked for early, so that what follows hides the read.
+  __device__ int next_page() const {
+    if (state[2] == 0) return -1;
+    return p->block_table[static_cast<std::int64_t>(state[0]) * p->max_pages + state[1]];
+  }
+  __device__ void load(std::uint32_t slot, int page) const {
     const std::uint32_t bar = shared + kBarriers + slot * 8;
     sm90::barrier_arrive_expect(bar, kTileBytes);
-    sm90::tma_load_3d(shared + slot * kTileBytes, map, bar, 0, page * kPageTokens + unit * kKeys % kPageTokens, 0);
-    const int left = state[2] - 1;
-    if (++unit == split::units<kKeys>(p->seq_lens[request]) && left > 0) {
-      unit = 0;
+    sm90::tma_load_3d(shared + slot * kTileBytes, map, bar, 0, page * kPageTokens, 0);
+    state[2] -= 1;
+    if (++state[1] == state[3] && state[2] > 0) {
+      state[1] = 0;
       do {
-        ++request;
-      } while (split::units<kKeys>(p->seq_lens[request]) == 0);
+        state[0] += 1;
+        state[3] = split::units<kKeys>(p->seq_lens[state[0]]);
+      } while (state[3] == 0);
     }
-    state[0] = request;
-    state[1] = unit;
-    state[2] = left;
   }
 };
 
@@ -281,11 +291,14 @@ __device__ __forceinline__ void accumulate(const Params& p, const split::Start& 
   const int local = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
   const bool loads = kLoads && threadIdx.x % 128 == 0;
   if (loads) {
-    for (std::uint32_t i = 0; i < kSlots; ++i) loader.load(i);
+    loader.begin(start);
+    for (std::uint32_t i = 0; i < kSlots; ++i) {
+      const int page = loader.next_page();
+      if (page >= 0) loader.load(i, page);
+    }
   }
   if constexpr (kLoads) __syncwarp();
   std::uint32_t slot = 0, k_parity = 0, buffer = 0, p_parity = 0;
-  std::uint32_t refill = kSlots, refill_parity = 0;  // slot of the tile before this one; kSlots: there is none
   float o[128];
   Walk walk(p, start);
   bool more = walk.left > 0;
@@ -307,21 +320,17 @@ __device__ __forceinline__ void accumulate(const Params& p, const split::Start& 
           }
         }
       }
-      const std::uint64_t probabilities = sm90::k_major_descriptor(shared + kP + buffer * 64);
+      const std::uint64_t probabilities = sm90::k_major_descriptor(shared + kP + buffer * kPBytes);
       const std::uint64_t values = sm90::mn_major_descriptor(
           shared + slot * kTileBytes + static_cast<std::uint32_t>(half * 4 * kChunkBytes), kChunkBytes);
       sm90::wgmma_fence();
-      sm90::wgmma_256_bn(o, probabilities, values, unit > walk.begin);
-      sm90::wgmma_256_bn(o, probabilities + 2, values + (2048 >> 4), 1);
-      sm90::wgmma_commit();
-      if constexpr (kLoads) {
-        // While this runs, fill the slot of the tile before it, which the other half may still be reading.
-        if (loads && refill < kSlots) {
-          sm90::barrier_wait(k_empty + refill * 8, refill_parity);
-          loader.load(refill);
-        }
-        __syncwarp();
+#pragma unroll
+      for (int j = 0; j < kKeys / 16; ++j) {
+        sm90::wgmma_256_bn(o, probabilities + j * 2, values + j * (2048 >> 4), j > 0 || unit > walk.begin);
       }
+      sm90::wgmma_commit();
+      int page = -1;
+      if (loads) page = loader.next_page();
       sm90::wgmma_wait<0>();
       sm90::fence_registers(o);
       if (unit + 1 == walk.end) {
@@ -335,8 +344,13 @@ __device__ __forceinline__ void accumulate(const Params& p, const split::Start& 
         sm90::barrier_arrive(k_empty + slot * 8);
         sm90::barrier_arrive(p_empty + buffer * 8);
       }
-      refill = slot;
-      refill_parity = k_parity;
+      if constexpr (kLoads) {
+        if (page >= 0) {
+          sm90::barrier_wait(k_empty + slot * 8, k_parity);  // the other half is about as far
+          loader.load(slot, page);
+        }
+        __syncwarp();
+      }
       if (++slot == kSlots) {
         slot = 0;
         k_parity ^= 1;
@@ -384,7 +398,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const std::uint32_t shared = sm90::shared_address(shared_memory);
   int* const scratch = reinterpret_cast<int*>(shared_memory + kScratch);
-  int* const state = scratch + kThreads / 32 + 2;
   float* const alpha = reinterpret_cast<float*>(shared_memory + kStats);
   const Stats stats{alpha, alpha + 2 * kRows, alpha + 4 * kRows};
   const int column = static_cast<int>(blockIdx.x) % p.columns, lane = static_cast<int>(blockIdx.x) / p.columns;
@@ -405,16 +418,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     sm90::prefetch_tensor_map(&map);
   }
   const split::Start start = split::find_start<kThreads, kKeys>(p.seq_lens, p.requests, lane, p.lanes, scratch);
-  if (threadIdx.x == 128) {
-    state[0] = start.request;
-    state[1] = start.unit;
-    state[2] = start.count;
-  }
   __syncthreads();
   if (threadIdx.x < 128) {
     make_probabilities(p, start, shared, stats, column);
   } else {
-    const Loader loader{state, shared, &map, &p};
+    const Loader loader{scratch + kThreads / 32 + 2, shared, &map, &p};
     if (threadIdx.x < 256) {
       accumulate<true>(p, start, shared, stats, column, lane, 0, loader);
     } else {
