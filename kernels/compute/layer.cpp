@@ -106,6 +106,10 @@ const char* find_unsupported(const LayerDims& d) {
     if (d.moe.routed_experts > kMaxExperts) return "the router is built for at most 512 experts";
     if (d.experts_per_rank < 1 || d.experts_per_rank > kMaxLocalExperts) return "a rank holds 1 to 512 experts";
     if (d.moe.top_k < 1 || d.moe.top_k > kMaxTopK) return "top_k must be 1 to 16";
+    if (d.moe.groups > 1 && d.moe.group_top_k < d.moe.groups &&
+        router_lanes_per_group(d.moe.routed_experts, d.moe.groups) == 0) {
+      return "the router cannot choose among groups of that size";
+    }
     if (d.moe.intermediate < 8 || d.moe.intermediate % 8 != 0) return "intermediate must be a multiple of 8";
   }
   if (d.moe.shared_intermediate % 8 != 0) return "shared_intermediate must be a multiple of 8";
@@ -214,6 +218,8 @@ MlpScratch carve_mlp(const LayerDims& d, const MoeDims& moe, std::int64_t max_ro
   s.offset = static_cast<std::int32_t*>(carver.take((std::int64_t{moe.experts_per_rank} + 1) * 4));
   s.row = static_cast<std::int32_t*>(carver.take(max_rows * 4));
   s.position = static_cast<std::int32_t*>(carver.take(std::int64_t{moe.ranks} * moe.max_tokens * moe.top_k * 4));
+  s.ticket = static_cast<std::int32_t*>(carver.take(kTickets * 4));
+  s.block_count = static_cast<std::int32_t*>(carver.take(std::int64_t{kIndexBlocks} * moe.experts_per_rank * 4));
   s.sorted = carver.take(max_rows * d.hidden * 2);
   s.hidden = carver.take(max_rows * d.moe.intermediate * 2);
   return s;

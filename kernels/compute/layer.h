@@ -151,11 +151,13 @@ struct A1Scratch {
 A1Scratch carve_a1(const LayerDims& dims, const A1Limits& limits, Carver& carver);
 
 struct MlpScratch {
-  std::int32_t* offset = nullptr;    ///< [experts_per_rank + 1]
-  std::int32_t* row = nullptr;       ///< [max_rows]
-  std::int32_t* position = nullptr;  ///< rank-major: [ranks * max_tokens][top_k]
-  void* sorted = nullptr;            ///< [max_rows][hidden]: rows by expert, then (rank-major) the experts' outputs
-  void* hidden = nullptr;            ///< [max_rows][intermediate]
+  std::int32_t* offset = nullptr;       ///< [experts_per_rank + 1]
+  std::int32_t* row = nullptr;          ///< [max_rows]
+  std::int32_t* position = nullptr;     ///< rank-major: [ranks * max_tokens][top_k]
+  std::int32_t* ticket = nullptr;       ///< [kTickets]
+  std::int32_t* block_count = nullptr;  ///< rank-major: [kIndexBlocks][experts_per_rank]
+  void* sorted = nullptr;               ///< [max_rows][hidden]: rows by expert, then (rank-major) the experts' outputs
+  void* hidden = nullptr;               ///< [max_rows][intermediate]
 };
 /// Most sorted rows there can be when tokens pick distinct experts.
 std::int64_t most_rows(const MoeDims& dims);

@@ -18,8 +18,24 @@ inline constexpr int kMlaV = 128;
 inline constexpr int kGqaHeadDim = 128;
 
 inline constexpr int kMaxLocalExperts = 512;  ///< experts one grouped GEMM can serve: offsets are kept in shared memory
+inline constexpr int kIndexBlocks = 64;       ///< thread blocks that sort received rows by expert
+inline constexpr int kTickets = 4;            ///< counters of op MLP's two grouped GEMMs
 inline constexpr int kMaxExperts = 512;       ///< routed experts a router can choose from
 inline constexpr int kMaxTopK = 16;
+
+/// Experts a lane of the router's warp holds: ceil(experts / 32), rounded up to what the kernel is built for.
+constexpr int router_experts_per_lane(int experts) {
+  const int each = (experts + 31) / 32;
+  return each <= 6 ? each : each <= 8 ? 8 : each <= 12 ? 12 : 16;
+}
+/// Lanes of the router's warp that share a group of experts, a power of two; 0 where groups are no runs of whole lanes,
+/// which the kernel cannot choose among.
+constexpr int router_lanes_per_group(int experts, int groups) {
+  const int each = router_experts_per_lane(experts);
+  if (groups < 1 || experts % groups != 0 || experts / groups % each != 0) return 0;
+  const int lanes = experts / groups / each;
+  return (lanes & (lanes - 1)) == 0 ? lanes : 0;
+}
 
 /// Query rows a block of the decode kernels takes at a time.
 inline constexpr int kMlaDecodeRows = 64;

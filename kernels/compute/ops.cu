@@ -453,6 +453,8 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
         i.dims = args.moe;
         i.index = index;
         i.max_rows = static_cast<int>(args.max_rows);
+        i.block_count = args.scratch.block_count;
+        i.ticket = args.scratch.ticket;
         i.expert = args.rank_major.expert;
         i.count = rank_major ? args.rank_major.count : args.expert_major.count;
         return rank_major ? launch_rank_major_index(i, stream) : launch_expert_major_index(i, stream);

@@ -9,17 +9,20 @@
 namespace dbo::kernels {
 namespace permute {
 
-constexpr int kIndexThreads = 1024;
+constexpr int kIndexThreads = 256;  // of each of the rank-major index's kIndexBlocks blocks
+constexpr int kIndexWarps = kIndexThreads / 32;
+constexpr int kGroupThreads = 1024;  // of the expert-major index
 constexpr int kMaxRanks = 4096;
 
 /// Running counts of filled slots: start[r] for each source, start[ranks] in all.
+template <int kThreads>
 __device__ void load_counts(const std::int32_t* count, int ranks, std::int32_t* start, int* scratch) {
   int before = 0;
-  for (int base = 0; base < ranks; base += kIndexThreads) {
+  for (int base = 0; base < ranks; base += kThreads) {
     const int r = base + static_cast<int>(threadIdx.x);
     const int n = r < ranks ? count[r] : 0;
     int total;
-    const int sum = split::block_scan<kIndexThreads>(n, scratch, total);
+    const int sum = split::block_scan<kThreads>(n, scratch, total);
     if (r < ranks) start[r] = before + sum - n;
     before += total;
   }
@@ -41,73 +44,135 @@ __device__ __forceinline__ std::int32_t row_of(int v, const std::int32_t* start,
   return low * max_tokens + (v - start[low]);
 }
 
-/// One block an expert. The first pass over the filled slots counts the choices of lower experts, which gives the
-/// expert's first sorted row, the second gives each choice its place.
-__global__ void __launch_bounds__(kIndexThreads, 1) rank_major_index_kernel(const IndexArgs p) {
-  extern __shared__ std::int32_t start[];  // [ranks + 1]
-  __shared__ int scratch[kIndexThreads / 32];
-  const int self = static_cast<int>(blockIdx.x), ranks = p.dims.ranks, top_k = p.dims.top_k;
-  load_counts(p.count, ranks, start, scratch);
-  const int filled = start[ranks];
-  int lower = 0, own = 0;
-  for (int v = static_cast<int>(threadIdx.x); v < filled; v += kIndexThreads) {
-    const std::int64_t row = row_of(v, start, ranks, p.dims.max_tokens);
-    for (int k = 0; k < top_k; ++k) {
-      const int e = p.expert[row * top_k + k];
-      lower += e >= 0 && e < self;
-      own += e == self;
+/// The choices of all filled slots in the order of rows and k, cut evenly into warps of the grid. Both kernels of the
+/// rank-major index walk them alike.
+struct Choices {
+  const IndexArgs& p;
+  const std::int32_t* start;
+  int begin, end;  // of this warp
+
+  __device__ Choices(const IndexArgs& args, const std::int32_t* starts) : p(args), start(starts) {
+    const int all = starts[p.dims.ranks] * p.dims.top_k;
+    const int warp = static_cast<int>(blockIdx.x) * kIndexWarps + static_cast<int>(threadIdx.x) / 32;
+    const int each = ((all + kIndexBlocks * kIndexWarps - 1) / (kIndexBlocks * kIndexWarps) + 31) / 32 * 32;
+    begin = min(warp * each, all);
+    end = min(begin + each, all);
+  }
+  /// Where choice `i` lies in [ranks * max_tokens][top_k].
+  __device__ std::int64_t place(int i) const {
+    const int slot = i / p.dims.top_k;
+    return static_cast<std::int64_t>(row_of(slot, start, p.dims.ranks, p.dims.max_tokens)) * p.dims.top_k +
+           (i - slot * p.dims.top_k);
+  }
+  /// Adds this warp's choices of each expert to `counts`.
+  __device__ void count(int* counts) const {
+    for (int i = begin + static_cast<int>(threadIdx.x) % 32; i < end; i += 32) {
+      const int e = p.expert[place(i)];
+      if (e >= 0) atomicAdd(counts + e, 1);
     }
   }
-  int first, total;
-  split::block_scan<kIndexThreads>(lower, scratch, first);
-  split::block_scan<kIndexThreads>(own, scratch, total);
-  if (threadIdx.x == 0) {
-    p.index.offset[self] = first;
-    if (self + 1 == p.dims.experts_per_rank) p.index.offset[self + 1] = first + total;
-    if (first + total > p.max_rows) __trap();
+};
+
+/// First of two: how often each block's choices name each expert.
+__global__ void __launch_bounds__(kIndexThreads) rank_major_count_kernel(const IndexArgs p) {
+  extern __shared__ std::int32_t start[];  // [ranks + 1], then counts [experts]
+  __shared__ int scratch[kIndexWarps];
+  const int experts = p.dims.experts_per_rank;
+  int* const counts = start + p.dims.ranks + 1;
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kIndexThreads) counts[e] = 0;
+  load_counts<kIndexThreads>(p.count, p.dims.ranks, start, scratch);
+  Choices(p, start).count(counts);
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kIndexThreads) {
+    p.block_count[static_cast<int>(blockIdx.x) * experts + e] = counts[e];
   }
-  for (int base = 0; base < filled; base += kIndexThreads) {
-    const int v = base + static_cast<int>(threadIdx.x);
-    std::int64_t row = 0;
-    int here = 0;
-    if (v < filled) {
-      row = row_of(v, start, ranks, p.dims.max_tokens);
-      for (int k = 0; k < top_k; ++k) here += p.expert[row * top_k + k] == self;
+}
+
+/// Second: an expert's rows begin after those of lower experts, a block's among them after those of lower blocks, a
+/// warp's after those of lower warps.
+__global__ void __launch_bounds__(kIndexThreads) rank_major_place_kernel(const IndexArgs p) {
+  extern __shared__ std::int32_t start[];  // [ranks + 1], then total [experts], before [experts], next [warps][experts]
+  __shared__ int scratch[kIndexWarps];
+  const int experts = p.dims.experts_per_rank;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  int* const total = start + p.dims.ranks + 1;
+  int* const before = total + experts;
+  int* const next = before + experts;
+  for (int e = thread; e < (2 + kIndexWarps) * experts; e += kIndexThreads) total[e] = 0;
+  load_counts<kIndexThreads>(p.count, p.dims.ranks, start, scratch);
+  const Choices choices(p, start);
+  choices.count(next + warp * experts);
+  static_assert(kIndexBlocks % kIndexWarps == 0);
+  constexpr int kEach = kIndexBlocks / kIndexWarps;
+  for (int e = lane; e < experts; e += 32) {
+    int sum = 0, lower = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int block = warp * kEach + i;
+      const int n = p.block_count[block * experts + e];
+      sum += n;
+      lower += block < static_cast<int>(blockIdx.x) ? n : 0;
     }
+    atomicAdd(total + e, sum);
+    atomicAdd(before + e, lower);
+  }
+  __syncthreads();
+  int first = 0;
+  for (int base = 0; base < experts; base += kIndexThreads) {
+    const int e = base + thread;
+    const int n = e < experts ? total[e] : 0;
     int all;
-    int at = first + split::block_scan<kIndexThreads>(here, scratch, all) - here;
-    if (v < filled) {
-      for (int k = 0; k < top_k; ++k) {
-        const int e = p.expert[row * top_k + k];
-        if (e == self) {
-          if (at < p.max_rows) p.index.row[at] = static_cast<std::int32_t>(row);
-          p.index.position[row * top_k + k] = at++;
-        } else if (self == 0 && e < 0) {
-          p.index.position[row * top_k + k] = -1;
-        }
-      }
-    }
+    const int offset = first + split::block_scan<kIndexThreads>(n, scratch, all) - n;
     first += all;
+    if (e >= experts) continue;
+    if (blockIdx.x == 0) p.index.offset[e] = offset;
+    int at = offset + before[e];
+    for (int w = 0; w < kIndexWarps; ++w) {
+      const int own = next[w * experts + e];
+      next[w * experts + e] = at;
+      at += own;
+    }
+  }
+  if (blockIdx.x == 0 && thread < kTickets && p.ticket != nullptr) p.ticket[thread] = 0;
+  if (thread == 0) {
+    if (blockIdx.x == 0) p.index.offset[experts] = first;
+    if (first > p.max_rows) __trap();
+  }
+  __syncthreads();
+  int* const own = next + warp * experts;
+  for (int base = choices.begin; base < choices.end; base += 32) {
+    const bool inside = base + lane < choices.end;
+    const std::int64_t place = inside ? choices.place(base + lane) : 0;
+    const int e = inside ? p.expert[place] : -1;
+    const unsigned same = __match_any_sync(0xffffffffu, e);
+    const int rank = __popc(same & ((1u << lane) - 1u));
+    const int at = e >= 0 ? own[e] + rank : -1;
+    __syncwarp();
+    if (e >= 0 && rank == 0) own[e] = at + __popc(same);
+    __syncwarp();
+    if (inside) p.index.position[place] = at;
+    if (e >= 0 && at < p.max_rows) p.index.row[at] = static_cast<std::int32_t>(place / p.dims.top_k);
   }
 }
 
 /// One block an expert: the slots of its sources, one source after the other.
-__global__ void __launch_bounds__(kIndexThreads, 1) expert_major_index_kernel(const IndexArgs p) {
+__global__ void __launch_bounds__(kGroupThreads, 1) expert_major_index_kernel(const IndexArgs p) {
   extern __shared__ std::int32_t start[];  // [ranks + 1]
-  __shared__ int scratch[kIndexThreads / 32];
+  __shared__ int scratch[kGroupThreads / 32];
   const int self = static_cast<int>(blockIdx.x), ranks = p.dims.ranks;
+  if (self == 0 && threadIdx.x < kTickets && p.ticket != nullptr) p.ticket[threadIdx.x] = 0;
   int lower = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < self * ranks; i += kIndexThreads) lower += p.count[i];
+  for (int i = static_cast<int>(threadIdx.x); i < self * ranks; i += kGroupThreads) lower += p.count[i];
   int first;
-  split::block_scan<kIndexThreads>(lower, scratch, first);
-  load_counts(p.count + static_cast<std::int64_t>(self) * ranks, ranks, start, scratch);
+  split::block_scan<kGroupThreads>(lower, scratch, first);
+  load_counts<kGroupThreads>(p.count + static_cast<std::int64_t>(self) * ranks, ranks, start, scratch);
   const int filled = start[ranks];
   if (threadIdx.x == 0) {
     p.index.offset[self] = first;
     if (self + 1 == p.dims.experts_per_rank) p.index.offset[self + 1] = first + filled;
     if (first + filled > p.max_rows) __trap();
   }
-  for (int v = static_cast<int>(threadIdx.x); v < filled && first + v < p.max_rows; v += kIndexThreads) {
+  for (int v = static_cast<int>(threadIdx.x); v < filled && first + v < p.max_rows; v += kGroupThreads) {
     p.index.row[first + v] = self * ranks * p.dims.max_tokens + row_of(v, start, ranks, p.dims.max_tokens);
   }
 }
@@ -190,17 +255,25 @@ bool valid(const MoeDims& d) {
 }  // namespace permute
 
 cudaError_t launch_rank_major_index(const IndexArgs& args, cudaStream_t stream) {
-  if (!permute::valid(args.dims) || args.expert == nullptr || args.index.position == nullptr)
+  if (!permute::valid(args.dims) || args.expert == nullptr || args.index.position == nullptr ||
+      args.block_count == nullptr) {
     return cudaErrorInvalidValue;
-  permute::rank_major_index_kernel<<<static_cast<unsigned>(args.dims.experts_per_rank), permute::kIndexThreads,
-                                     static_cast<std::size_t>(args.dims.ranks + 1) * sizeof(std::int32_t), stream>>>(
-      args);
+  }
+  const auto ints = [](int n) { return static_cast<std::size_t>(n) * sizeof(std::int32_t); };
+  const int experts = args.dims.experts_per_rank;
+  permute::
+      rank_major_count_kernel<<<kIndexBlocks, permute::kIndexThreads, ints(args.dims.ranks + 1 + experts), stream>>>(
+          args);
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) return status;
+  permute::rank_major_place_kernel<<<kIndexBlocks, permute::kIndexThreads,
+                                     ints(args.dims.ranks + 1 + (2 + permute::kIndexWarps) * experts), stream>>>(args);
   return cudaGetLastError();
 }
 
 cudaError_t launch_expert_major_index(const IndexArgs& args, cudaStream_t stream) {
   if (!permute::valid(args.dims)) return cudaErrorInvalidValue;
-  permute::expert_major_index_kernel<<<static_cast<unsigned>(args.dims.experts_per_rank), permute::kIndexThreads,
+  permute::expert_major_index_kernel<<<static_cast<unsigned>(args.dims.experts_per_rank), permute::kGroupThreads,
                                        static_cast<std::size_t>(args.dims.ranks + 1) * sizeof(std::int32_t), stream>>>(
       args);
   return cudaGetLastError();

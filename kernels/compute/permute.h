@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/compute/limits.h"
 #include "kernels/moe_buffers.h"
 
 namespace dbo::kernels {
@@ -25,6 +26,8 @@ struct IndexArgs {
   const std::int32_t* count = nullptr;   ///< the view's counts
   ExpertIndex index;
   int max_rows = 0;
+  std::int32_t* block_count = nullptr;  ///< rank-major: scratch [kIndexBlocks][experts_per_rank]
+  std::int32_t* ticket = nullptr;  ///< [kTickets] set to zero for the grouped GEMMs that follow; null: nothing to set
 };
 /// At most kMaxLocalExperts experts and 4096 ranks.
 [[nodiscard]] cudaError_t launch_rank_major_index(const IndexArgs& args, cudaStream_t stream);

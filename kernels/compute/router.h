@@ -23,7 +23,7 @@ struct RouterArgs {
   int tokens = 0;
   int experts = 0;  ///< at most kMaxExperts
   int top_k = 0;    ///< at most kMaxTopK
-  int groups = 1;   ///< divides experts, at most 32
+  int groups = 1;   ///< divides experts; what groups it can choose among: router_lanes_per_group (limits.h)
   int group_top_k = 1;
   Scoring scoring = Scoring::Softmax;
   bool normalise = true;

@@ -74,13 +74,14 @@ struct Received {
 TEST_CASE(
     "permute: rank-major rows are sorted by expert in the order of rows, gathered, and summed back in the order of k") {
   const TestStream stream;
-  const std::array<std::array<int, 5>, 5> shapes = {{
+  const std::array<std::array<int, 5>, 6> shapes = {{
       // ranks, experts, top_k, hidden, max_tokens
       {1, 4, 2, 128, 1},
       {2, 8, 8, 256, 40},
       {5, 3, 3, 384, 1000},
       {16, 16, 6, 128, 128},
       {3, 64, 11, 2176, 33},
+      {8, 512, 8, 128, 2048},  // several steps of every warp of the index
   }};
   for (std::size_t c = 0; c < shapes.size(); ++c) {
     const auto [ranks, experts, top_k, hidden, max_tokens] = shapes[c];
@@ -93,7 +94,7 @@ TEST_CASE(
     const Device<std::int32_t> expert(in.expert), count(in.count);
     const Device<float> weight(in.weight);
     const Device<std::int32_t> offset(static_cast<std::size_t>(experts) + 1), row(total + 64),
-        position(in.expert.size());
+        position(in.expert.size()), block_count(static_cast<std::size_t>(kIndexBlocks * experts));
     const Device<Bf16> sorted(std::max<std::size_t>(total, 1) * width), out(slots * width);
     IndexArgs index;
     index.dims = in.dims;
@@ -101,6 +102,9 @@ TEST_CASE(
     index.count = count.get();
     index.index = {offset.get(), row.get(), position.get()};
     index.max_rows = static_cast<int>(total) + 64;
+    index.block_count = block_count.get();
+    const Device<std::int32_t> ticket(std::size_t{kTickets});
+    index.ticket = ticket.get();
     DBO_TEST_CUDA(launch_rank_major_index(index, stream.get()));
     GatherRowsArgs gather;
     gather.rows = rows.get();
@@ -122,6 +126,7 @@ TEST_CASE(
     stream.wait();
 
     CHECK(offset.read() == in.offset);
+    CHECK(ticket.read() == std::vector<std::int32_t>(kTickets, 0));
     std::vector<std::int32_t> got_rows = row.read();
     got_rows.resize(total);
     CHECK(got_rows == in.rows);

@@ -253,6 +253,8 @@ void small_kernels(Session& session, const BenchOptions& options) {
   index.count = counts.as<std::int32_t>();
   index.index = {offset.as<std::int32_t>(), row.as<std::int32_t>(), position.as<std::int32_t>()};
   index.max_rows = 2 * tokens;
+  const Memory block_count(std::int64_t{kIndexBlocks} * 32 * 4);
+  index.block_count = block_count.as<std::int32_t>();
   report("index 16384 rows, 32 experts", std::int64_t{tokens} * 8 * 4,
          [&] { DBO_BENCH_CHECK(launch_rank_major_index(index, stream)); });
   GatherRowsArgs gather;
