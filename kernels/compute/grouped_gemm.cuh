@@ -40,35 +40,25 @@ struct Shape {
   static constexpr int kSharedBytes = kOffsets + 2 * (kMaxLocalExperts + 1) * 4;
 };
 
-/// One block's share of a unit.
 struct Tile {
-  int row = 0;            // first row of A
-  int rows = 0;           // 1 to 128; 0: this block has no rows here but still serves its partner
-  int n_tile = 0;         // column block; may lie past the end when a pair shares the last one
-  int n_load = 0;         // column block to fetch, always inside
-  int weight_row = 0;     // first row of the expert in W
-  bool shared_a = false;  // the pair shares rows of A and has different columns; else it shares columns
+  int row = 0;         // first row of A
+  int rows = 0;        // 1 to 128
+  int n_tile = 0;      // column block
+  int weight_row = 0;  // first row of the expert in W
 };
 
-/// Walks the units of this block. A unit is one tile, or for clusters of two a pair of tiles: two row blocks of the
-/// same columns, or for an odd last row block two column blocks of the same rows.
-template <int kTileN, int kCluster>
+/// Walks the tiles of this block.
+template <int kTileN>
 class Walk {
  public:
   __device__ Walk(const std::int32_t* row_start, const std::int32_t* unit_start, int experts, int n)
       : row_start_(row_start), unit_start_(unit_start), n_(n), n_tiles_((n + kTileN - 1) / kTileN) {
     units_ = unit_start[experts];
-    unit_ = static_cast<int>(blockIdx.x) / kCluster;
-    step_ = static_cast<int>(gridDim.x) / kCluster;
-    rank_ = kCluster == 1 ? 0 : static_cast<int>(sm90::cluster_rank());
+    unit_ = static_cast<int>(blockIdx.x);
+    step_ = static_cast<int>(gridDim.x);
   }
 
-  static __device__ int units(int rows, int n) {
-    const int m_tiles = (rows + kTileM - 1) / kTileM;
-    const int n_tiles = (n + kTileN - 1) / kTileN;
-    if constexpr (kCluster == 1) return m_tiles * n_tiles;
-    return (m_tiles / 2) * n_tiles + (m_tiles % 2) * ((n_tiles + 1) / 2);
-  }
+  static __device__ int units(int rows, int n) { return ((rows + kTileM - 1) / kTileM) * ((n + kTileN - 1) / kTileN); }
 
   __device__ bool next(Tile& tile) {
     if (unit_ >= units_) return false;
@@ -77,23 +67,13 @@ class Walk {
     const int first = row_start_[expert_];
     const int rows = row_start_[expert_ + 1] - first;
     const int m_tiles = (rows + kTileM - 1) / kTileM;
-    const int m_units = m_tiles / kCluster;
-    int m_tile;
-    tile.shared_a = false;
-    if (kCluster == 1 || local < m_units * n_tiles_) {
-      // Row blocks vary fastest inside a band, so that the blocks at work at one time form a near square: each weight
-      // tile leaves HBM once, and the band of A stays in L2.
-      const int band = local / (kBand * n_tiles_);
-      const int in_band = local - band * kBand * n_tiles_;
-      const int band_rows = min(kBand, m_units - band * kBand);
-      tile.n_tile = in_band / band_rows;
-      m_tile = (band * kBand + in_band % band_rows) * kCluster + rank_;
-    } else {
-      tile.shared_a = true;
-      m_tile = m_tiles - 1;
-      tile.n_tile = (local - m_units * n_tiles_) * 2 + rank_;
-    }
-    tile.n_load = min(tile.n_tile, n_tiles_ - 1);
+    // Row blocks vary fastest inside a band, so that the blocks at work at one time form a near square: each weight
+    // tile leaves HBM once, and the band of A stays in L2.
+    const int band = local / (kBand * n_tiles_);
+    const int in_band = local - band * kBand * n_tiles_;
+    const int band_rows = min(kBand, m_tiles - band * kBand);
+    tile.n_tile = in_band / band_rows;
+    const int m_tile = band * kBand + in_band % band_rows;
     tile.row = first + m_tile * kTileM;
     tile.rows = min(kTileM, rows - m_tile * kTileM);
     tile.weight_row = expert_ * n_;
@@ -102,15 +82,15 @@ class Walk {
   }
 
  private:
-  static constexpr int kBand = 16 / kCluster;
+  static constexpr int kBand = 16;
   const std::int32_t* row_start_;
   const std::int32_t* unit_start_;
-  int n_, n_tiles_, units_, unit_, step_, rank_;
+  int n_, n_tiles_, units_, unit_, step_;
   int expert_ = 0;
 };
 
 /// Copies the offsets to shared memory and forms the running count of units. The first warp adds up.
-template <int kTileN, int kCluster>
+template <int kTileN>
 __device__ void load_offsets(const Params& p, std::int32_t* row_start, std::int32_t* unit_start) {
   for (int i = static_cast<int>(threadIdx.x); i <= p.experts; i += kThreads) row_start[i] = p.offset[i];
   __syncthreads();
@@ -119,7 +99,7 @@ __device__ void load_offsets(const Params& p, std::int32_t* row_start, std::int3
     const int each = (p.experts + 31) / 32;
     const int begin = min(lane * each, p.experts), end = min(begin + each, p.experts);
     int sum = 0;
-    for (int e = begin; e < end; ++e) sum += Walk<kTileN, kCluster>::units(row_start[e + 1] - row_start[e], p.n);
+    for (int e = begin; e < end; ++e) sum += Walk<kTileN>::units(row_start[e + 1] - row_start[e], p.n);
     int before = sum;
     for (int d = 1; d < 32; d *= 2) {
       const int other = __shfl_up_sync(0xffffffffu, before, d);
@@ -128,49 +108,38 @@ __device__ void load_offsets(const Params& p, std::int32_t* row_start, std::int3
     before -= sum;
     for (int e = begin; e < end; ++e) {
       unit_start[e] = before;
-      before += Walk<kTileN, kCluster>::units(row_start[e + 1] - row_start[e], p.n);
+      before += Walk<kTileN>::units(row_start[e + 1] - row_start[e], p.n);
     }
     if (end == p.experts && begin < end) unit_start[p.experts] = before;
   }
 }
 
-template <int kTileN, int kCluster>
+template <int kTileN>
 __device__ __forceinline__ void produce(const CUtensorMap* map_a, const CUtensorMap* map_w, const Params& p,
                                         std::uint32_t shared, const std::int32_t* row_start,
                                         const std::int32_t* unit_start) {
   using S = Shape<kTileN>;
   const std::uint32_t full = shared + S::kBarriers, empty = full + S::kStages * 8;
-  const int rank = kCluster == 1 ? 0 : static_cast<int>(sm90::cluster_rank());
   const int k_tiles = (p.k + kTileK - 1) / kTileK;
-  Walk<kTileN, kCluster> walk(row_start, unit_start, p.experts, p.n);
+  Walk<kTileN> walk(row_start, unit_start, p.experts, p.n);
   Tile tile;
   std::uint32_t stage = 0, parity = 1;
   while (walk.next(tile)) {
     const int boxes = (tile.rows + kBoxRows - 1) / kBoxRows;
     const std::uint32_t bytes = static_cast<std::uint32_t>(boxes * kBoxRows * kTileK * 2 + S::kBBytes);
-    const int weight = tile.weight_row + tile.n_load * kTileN;
+    const int weight = tile.weight_row + tile.n_tile * kTileN;
     for (int k = 0; k < k_tiles; ++k) {
       sm90::barrier_wait(empty + stage * 8, parity);
       const std::uint32_t bar = full + stage * 8;
       const std::uint32_t a = shared + stage * S::kStageBytes, b = a + S::kABytes;
       sm90::barrier_arrive_expect(bar, bytes);
       const int x = k * kTileK;
-      if (kCluster == 2 && tile.shared_a) {
-        for (int i = rank; i < boxes; i += 2) {
-          sm90::tma_load_2d_multicast(a + i * kBoxRows * 128, map_a, bar, x, tile.row + i * kBoxRows, 3);
-        }
-      } else {
-        for (int i = 0; i < boxes; ++i) {
-          sm90::tma_load_2d(a + i * kBoxRows * 128, map_a, bar, x, tile.row + i * kBoxRows);
-        }
+      for (int i = 0; i < boxes; ++i) {
+        sm90::tma_load_2d(a + i * kBoxRows * 128, map_a, bar, x, tile.row + i * kBoxRows);
       }
       constexpr int kHalf = kTileN / 2;
-      if (kCluster == 2 && !tile.shared_a) {
-        sm90::tma_load_2d_multicast(b + rank * kHalf * 128, map_w, bar, x, weight + rank * kHalf, 3);
-      } else {
-        sm90::tma_load_2d(b, map_w, bar, x, weight);
-        sm90::tma_load_2d(b + kHalf * 128, map_w, bar, x, weight + kHalf);
-      }
+      sm90::tma_load_2d(b, map_w, bar, x, weight);
+      sm90::tma_load_2d(b + kHalf * 128, map_w, bar, x, weight + kHalf);
       if (++stage == S::kStages) {
         stage = 0;
         parity ^= 1;
@@ -238,7 +207,7 @@ __device__ __forceinline__ void store(const float (&d)[kTileN / 2], const Params
   }
 }
 
-template <int kTileN, int kCluster, bool kSwiGlu>
+template <int kTileN, bool kSwiGlu>
 __device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, const std::int32_t* row_start,
                                         const std::int32_t* unit_start) {
   using S = Shape<kTileN>;
@@ -248,13 +217,9 @@ __device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, c
   const int group = warp / 4;
   const int k_tiles = (p.k + kTileK - 1) / kTileK;
   const auto release = [&](std::uint32_t stage) {
-    if constexpr (kCluster == 1) {
-      if (lane == 0) sm90::barrier_arrive(empty + stage * 8);
-    } else {
-      if (lane < 2) sm90::barrier_arrive_cluster(empty + stage * 8, static_cast<std::uint32_t>(lane));
-    }
+    if (lane == 0) sm90::barrier_arrive(empty + stage * 8);
   };
-  Walk<kTileN, kCluster> walk(row_start, unit_start, p.experts, p.n);
+  Walk<kTileN> walk(row_start, unit_start, p.experts, p.n);
   Tile tile;
   std::uint32_t stage = 0, parity = 0;
   float d[kTileN / 2];
@@ -305,7 +270,7 @@ __device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, c
   }
 }
 
-template <int kTileN, int kCluster, bool kSwiGlu>
+template <int kTileN, bool kSwiGlu>
 __global__ void __launch_bounds__(kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                         const __grid_constant__ Params p) {
@@ -318,50 +283,32 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (shared % 1024 != 0) __trap();
     for (int i = 0; i < S::kStages; ++i) {
       sm90::barrier_init(shared + S::kBarriers + i * 8, 1);
-      sm90::barrier_init(shared + S::kBarriers + (S::kStages + i) * 8, kConsumerWarps * kCluster);
+      sm90::barrier_init(shared + S::kBarriers + (S::kStages + i) * 8, kConsumerWarps);
     }
     sm90::barrier_init_fence();
     sm90::prefetch_tensor_map(&map_a);
     sm90::prefetch_tensor_map(&map_w);
     if (p.sm_ids != nullptr) p.sm_ids[blockIdx.x] = sm90::sm_id();
   }
-  load_offsets<kTileN, kCluster>(p, row_start, unit_start);
-  if constexpr (kCluster > 1) {
-    sm90::cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  load_offsets<kTileN>(p, row_start, unit_start);
+  __syncthreads();
   if (threadIdx.x < 128) {
     sm90::registers_decrease<40>();
-    if (threadIdx.x == 0) produce<kTileN, kCluster>(&map_a, &map_w, p, shared, row_start, unit_start);
+    if (threadIdx.x == 0) produce<kTileN>(&map_a, &map_w, p, shared, row_start, unit_start);
   } else {
     sm90::registers_increase<232>();
-    consume<kTileN, kCluster, kSwiGlu>(p, shared, row_start, unit_start);
+    consume<kTileN, kSwiGlu>(p, shared, row_start, unit_start);
   }
-  // A block's shared memory and barriers must outlive its partner's last copy and arrival.
-  if constexpr (kCluster > 1) sm90::cluster_sync();
 }
 
-template <int kTileN, int kCluster, bool kSwiGlu>
+template <int kTileN, bool kSwiGlu>
 cudaError_t prepare() {
-  return cudaFuncSetAttribute(grouped_gemm_kernel<kTileN, kCluster, kSwiGlu>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize, Shape<kTileN>::kSharedBytes);
+  return cudaFuncSetAttribute(grouped_gemm_kernel<kTileN, kSwiGlu>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              Shape<kTileN>::kSharedBytes);
 }
 
-template <int kTileN, int kCluster, bool kSwiGlu>
+template <int kTileN, bool kSwiGlu>
 cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = kCluster;
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(args.sms));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = Shape<kTileN>::kSharedBytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = kCluster > 1 ? 1 : 0;
   const Params params{.offset = args.offset,
                       .row_map = args.row_map,
                       .c = static_cast<__nv_bfloat16*>(args.c),
@@ -370,8 +317,10 @@ cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
                       .n = args.n,
                       .k = args.k,
                       .sm_ids = args.sm_ids};
-  return cudaLaunchKernelEx(&config, grouped_gemm_kernel<kTileN, kCluster, kSwiGlu>, native(args.a), native(args.w),
-                            params);
+  grouped_gemm_kernel<kTileN, kSwiGlu>
+      <<<static_cast<unsigned>(args.sms), kThreads, Shape<kTileN>::kSharedBytes, stream>>>(native(args.a),
+                                                                                           native(args.w), params);
+  return cudaGetLastError();
 }
 
 }  // namespace dbo::kernels::grouped

@@ -11,11 +11,13 @@
 
 namespace dbo::kernels {
 
-/// Tile and cluster of one kernel variant. Rows of a tile are always 128.
+/// Tile of one kernel variant: rows of A (tokens) by columns of C (rows of W).
 enum class GroupedTile : std::uint8_t {
-  Columns256,         ///< 128 x 256 per block
-  Columns256Cluster,  ///< the same, pairs of blocks share what they load; an even number of SMs
-  Columns128,         ///< 128 x 128 per block: more tiles when there are few
+  Columns256,  ///< 128 tokens x 256 columns, blocks take tiles in turns
+  Columns128,  ///< 128 tokens x 128 columns
+  Tokens256,   ///< up to 256 tokens (in steps of 32) x 128 columns, blocks draw tiles from a counter
+  Tokens128,
+  Tokens64,
 };
 
 /// What the epilogue does with the accumulators.
@@ -34,9 +36,10 @@ struct GroupedGemmArgs {
   int experts = 0;                        ///< 1 to kMaxLocalExperts
   int n = 0;                              ///< rows of W per expert, a multiple of 8 (of 16 for SwiGlu)
   int k = 0;                              ///< a multiple of 8
-  int sms = 0;                            ///< blocks launched, one per SM; even for Columns256Cluster
+  int sms = 0;                            ///< blocks launched, one per SM
   GroupedTile tile = GroupedTile::Columns256;
   GroupedEpilogue epilogue = GroupedEpilogue::Store;
+  std::int32_t* ticket = nullptr;   ///< [2] counters of the launch, zero before and after it (Tokens tiles)
   std::uint32_t* sm_ids = nullptr;  ///< [sms] gets the SM of each block; null: not recorded
 };
 

@@ -432,6 +432,7 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   up.sms = sms;
   up.tile = choose_grouped_tile(experts, hint, up.n, sms);
   up.epilogue = GroupedEpilogue::SwiGlu;
+  up.ticket = args.scratch.ticket;
   up.sm_ids = args.sm_ids;
 
   GroupedGemmArgs down;
@@ -444,6 +445,7 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   down.k = width;
   down.sms = sms;
   down.tile = choose_grouped_tile(experts, hint, down.n, sms);
+  down.ticket = args.scratch.ticket + 2;
   down.sm_ids = args.sm_ids == nullptr ? nullptr : args.sm_ids + sms;
 
   Issue issue;

@@ -36,6 +36,7 @@ class Product {
     a = Device<Bf16>(a_host);
     w = Device<Bf16>(w_host);
     offset = Device<std::int32_t>(offset_host);
+    ticket = Device<std::int32_t>(std::vector<std::int32_t>{0, 0});
     DBO_TEST_CUDA(find_tensor_map_encoder(encoder));
     DBO_TEST_CUDA(prepare_grouped_gemm());
   }
@@ -53,6 +54,7 @@ class Product {
     g.sms = sms;
     g.tile = tile;
     g.epilogue = epilogue;
+    g.ticket = ticket.get();
     return g;
   }
 
@@ -79,15 +81,28 @@ class Product {
   int total, experts;
   std::vector<Bf16> a_host, w_host;
   Device<Bf16> a, w;
-  Device<std::int32_t> offset;
+  Device<std::int32_t> offset, ticket;
   TensorMapEncoder encoder;
 };
 
 const char* name(GroupedTile t) {
-  return t == GroupedTile::Columns128 ? "128" : t == GroupedTile::Columns256 ? "256" : "256 cluster";
+  switch (t) {
+    case GroupedTile::Columns256:
+      return "256 columns";
+    case GroupedTile::Columns128:
+      return "128 columns";
+    case GroupedTile::Tokens256:
+      return "256 tokens";
+    case GroupedTile::Tokens128:
+      return "128 tokens";
+    case GroupedTile::Tokens64:
+      return "64 tokens";
+  }
+  return "";
 }
 
-constexpr GroupedTile kTiles[] = {GroupedTile::Columns256, GroupedTile::Columns128, GroupedTile::Columns256Cluster};
+constexpr GroupedTile kTiles[] = {GroupedTile::Columns256, GroupedTile::Columns128, GroupedTile::Tokens256,
+                                  GroupedTile::Tokens128, GroupedTile::Tokens64};
 
 }  // namespace
 
@@ -100,6 +115,7 @@ TEST_CASE("grouped: small integers are exact for empty experts, one row, odd siz
       {{384, 129, 31}, 520, 200},
       {{0, 0, 0}, 256, 64},
       {{300, 3, 512}, 1408, 136},
+      {{1000, 0, 2, 65, 256, 255, 95, 97, 193}, 136, 72},  // every width of a tile of tokens
   };
   const TestStream stream;
   int index = 0;
@@ -118,6 +134,7 @@ TEST_CASE("grouped: small integers are exact for empty experts, one row, odd siz
         stream.wait();
         check_exact("case " + std::to_string(index) + ", tile " + name(tile) + ", " + std::to_string(sms) + " SMs",
                     out.read(), want);
+        CHECK(p.ticket.read() == std::vector<std::int32_t>{0, 0});  // ready for the next launch
       }
     }
     ++index;
@@ -249,9 +266,10 @@ TEST_CASE("grouped: counts are read on the device") {
 TEST_CASE("grouped: shapes outside the contract are refused") {
   const Product p({{8}, 128, 64}, true, 61);
   const Device<Bf16> out(std::size_t{8} * 128);
-  GroupedGemmArgs args = p.args(GroupedTile::Columns256Cluster, GroupedEpilogue::Store, 3, out.get());
+  GroupedGemmArgs args = p.args(GroupedTile::Tokens128, GroupedEpilogue::Store, 3, out.get());
+  args.ticket = nullptr;
   CHECK(launch_grouped_gemm(args, nullptr) == cudaErrorInvalidValue);
-  args.sms = 2;
+  args.ticket = p.ticket.get();
   args.k = 12;
   CHECK(launch_grouped_gemm(args, nullptr) == cudaErrorInvalidValue);
 }
