@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 
 #include "kernels/compute/grouped_gemm.h"
 #include "kernels/compute/work.h"
@@ -22,16 +23,13 @@ struct Shape {
   GroupedEpilogue epilogue;
 };
 
-const char* tile_name(GroupedTile t) {
-  switch (t) {
-    case GroupedTile::Columns256:
-      return "256";
-    case GroupedTile::Columns256Cluster:
-      return "256c";
-    case GroupedTile::Columns128:
-      return "128";
-  }
-  return "";
+constexpr GroupedTile kTiles[] = {GroupedTile::Columns256, GroupedTile::Columns128, GroupedTile::Tokens256,
+                                  GroupedTile::Tokens128, GroupedTile::Tokens64};
+constexpr const char* kTileNames[] = {"256 col", "128 col", "256 tok", "128 tok", "64 tok"};
+constexpr std::size_t kTileCount = std::size(kTiles);
+
+std::size_t index_of(GroupedTile tile) {
+  return static_cast<std::size_t>(std::find(std::begin(kTiles), std::end(kTiles), tile) - std::begin(kTiles));
 }
 
 /// Inputs of the largest case, in as many weight sets as exceed three L2.
@@ -52,10 +50,11 @@ class Experts {
     }
   }
 
-  double time(int rows, GroupedTile tile, int sms, int replays) const {
-    std::vector<std::int32_t> offset;
-    for (int e = 0; e <= shape_.experts; ++e) offset.push_back(e * rows);
-    const Memory offsets = upload(offset);
+  /// Rows of each expert; with the clock meanwhile if asked for.
+  Session::Timed time(const std::vector<int>& rows, GroupedTile tile, int sms, int replays, bool clock = false) const {
+    std::vector<std::int32_t> offset{0};
+    for (const int r : rows) offset.push_back(offset.back() + r);
+    const Memory offsets = upload(offset), ticket = upload({0, 0});
     std::vector<kernels::GroupedGemmArgs> args(w_.size());
     for (std::size_t i = 0; i < w_.size(); ++i) {
       kernels::GroupedGemmArgs& g = args[i];
@@ -70,12 +69,15 @@ class Experts {
       g.k = shape_.k;
       g.sms = sms;
       g.tile = tile;
+      g.ticket = ticket.as<std::int32_t>();
       g.epilogue = shape_.epilogue;
     }
-    const int calls = static_cast<int>(args.size()) * (rows <= 512 ? 4 : 1);
-    return session_.time(calls, replays, [&](int i) {
+    const int calls = static_cast<int>(args.size()) * (offset.back() <= 512 * shape_.experts ? 4 : 1);
+    const auto issue = [&](int i) {
       DBO_BENCH_CHECK(kernels::launch_grouped_gemm(args[static_cast<std::size_t>(i) % args.size()], session_.stream()));
-    });
+    };
+    if (clock) return session_.time_and_clock(calls, replays, issue);
+    return {session_.time(calls, replays, issue), 0};
   }
 
  private:
@@ -87,54 +89,99 @@ class Experts {
   std::vector<Memory> w_;
 };
 
+/// Time of every variant for `rows` of each expert, and how near the chosen one comes to what the device can do.
+std::vector<std::string> measure(Session& session, const Experts& experts, const Shape& shape,
+                                 const std::vector<int>& rows, int replays) {
+  std::int64_t total = 0;
+  for (const int r : rows) total += r;
+  const std::int64_t out_columns = shape.epilogue == GroupedEpilogue::SwiGlu ? shape.n / 2 : shape.n;
+  const auto used = static_cast<double>(std::count_if(rows.begin(), rows.end(), [](int r) { return r > 0; }));
+  const double flops = 2.0 * static_cast<double>(total) * shape.n * shape.k;
+  const double bytes = 2.0 * (used * shape.n * shape.k + static_cast<double>(total * (shape.k + out_columns)));
+  double us[kTileCount];
+  for (std::size_t i = 0; i < kTileCount; ++i) {
+    us[i] = experts.time(rows, kTiles[i], session.sms(), replays).seconds * 1e6;
+  }
+  const std::size_t chosen =
+      index_of(kernels::choose_grouped_tile(shape.experts, total / shape.experts, shape.n, session.sms()));
+  const std::size_t best = static_cast<std::size_t>(std::min_element(us, us + kTileCount) - us);
+  // One dense product of the same rows, beside it in time: clocks move.
+  const double dense = flops / session.time_dense(static_cast<int>(total), shape.n, shape.k, replays);
+  const double bound = std::max(flops / session.dense_flops_per_s(), bytes / session.copy_bytes_per_s()) * 1e6;
+  std::vector<std::string> cells;
+  for (const double t : us) cells.push_back(number(t, 1));
+  cells.insert(cells.end(), {kTileNames[chosen], number(flops / us[chosen] * 1e-6, 0),
+                             number(bytes / us[chosen] * 1e-6, 2), number(dense * 1e-12, 0),
+                             number(bound / us[chosen], 3), kTileNames[best], number(bound / us[best], 3)});
+  return cells;
+}
+
+std::vector<std::string> columns(const char* first) {
+  std::vector<std::string> c{first};
+  for (const char* name : kTileNames) c.push_back(std::string("us ") + name);
+  for (const char* name : {"chosen", "TFLOP/s", "TB/s", "cuBLAS", "of bound", "best", "of bound"}) c.push_back(name);
+  return c;
+}
+
 void rows_table(Session& session, const kernels::TensorMapEncoder& encoder, const Shape& shape,
                 const BenchOptions& options) {
-  const std::vector<int> counts = options.quick ? std::vector<int>{16, 128, 256, 1024}
-                                                : std::vector<int>{16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+  const std::vector<int> counts = options.quick
+                                      ? std::vector<int>{16, 64, 100, 128, 200, 256, 300, 512, 1024, 4096}
+                                      : std::vector<int>{16,  32,  48,  64,  100, 128, 130, 160, 192,  200,  256,
+                                                         257, 300, 320, 384, 500, 512, 700, 768, 1024, 2048, 4096};
   const int replays = options.quick ? 5 : 9;
   const Experts experts(session, encoder, shape, counts.back());
-  Table table(std::string("grouped GEMM ") + shape.name + ": " + std::to_string(shape.experts) + " experts, n " +
-                  std::to_string(shape.n) + ", k " + std::to_string(shape.k),
-              {"rows/expert", "us 256", "us 256c", "us 128", "chosen", "TFLOP/s", "TB/s", "cuBLAS", "of bound"},
-              options.csv);
+  const std::string name = std::string("grouped GEMM ") + shape.name + ": " + std::to_string(shape.experts) +
+                           " experts, n " + std::to_string(shape.n) + ", k " + std::to_string(shape.k);
+  Table table(name, columns("rows/expert"), options.csv);
   for (const int rows : counts) {
-    const std::int64_t total = std::int64_t{rows} * shape.experts;
-    const std::int64_t out_columns = shape.epilogue == GroupedEpilogue::SwiGlu ? shape.n / 2 : shape.n;
-    const double flops = 2.0 * static_cast<double>(total) * shape.n * shape.k;
-    const double bytes = 2.0 * (static_cast<double>(shape.experts) * shape.n * shape.k +
-                                static_cast<double>(total) * static_cast<double>(shape.k + out_columns));
-    double us[3];
-    const GroupedTile tiles[] = {GroupedTile::Columns256, GroupedTile::Columns256Cluster, GroupedTile::Columns128};
-    for (int i = 0; i < 3; ++i) us[i] = experts.time(rows, tiles[i], session.sms(), replays) * 1e6;
-    const GroupedTile chosen = kernels::choose_grouped_tile(shape.experts, rows, shape.n, session.sms());
-    const double t = us[chosen == tiles[0] ? 0 : chosen == tiles[1] ? 1 : 2] * 1e-6;
-    // One dense product of the same rows, beside it in time: clocks move.
-    const double dense = flops / session.time_dense(static_cast<int>(total), shape.n, shape.k, options.quick ? 3 : 5);
-    const double bound = std::max(flops / std::max(dense, 1.0), bytes / session.copy_bytes_per_s());
-    const double dense_bound = std::max(flops / session.dense_flops_per_s(), bytes / session.copy_bytes_per_s());
-    table.row({std::to_string(rows), number(us[0], 1), number(us[1], 1), number(us[2], 1), tile_name(chosen),
-               number(flops / t * 1e-12, 0), number(bytes / t * 1e-12, 2), number(dense * 1e-12, 0),
-               number((rows >= 128 ? bound : dense_bound) / t, 3)});
+    std::vector<std::string> cells{std::to_string(rows)};
+    const auto measured =
+        measure(session, experts, shape, std::vector<int>(static_cast<std::size_t>(shape.experts), rows), replays);
+    cells.insert(cells.end(), measured.begin(), measured.end());
+    table.row(cells);
+  }
+  // Unequal experts: weights 1, 1/2, ..., largest first and mixed, and a single busy one.
+  Table skewed(name + ", unequal", columns("rows"), options.csv);
+  for (const int mean : {64, 256, 1024}) {
+    std::vector<int> zipf(static_cast<std::size_t>(shape.experts));
+    double sum = 0;
+    for (int e = 0; e < shape.experts; ++e) sum += 1.0 / (e + 1);
+    for (int e = 0; e < shape.experts; ++e) {
+      zipf[static_cast<std::size_t>(e * 5 % shape.experts)] =
+          static_cast<int>(static_cast<double>(mean * shape.experts) / sum / (e + 1));
+    }
+    std::vector<std::string> cells{"zipf, mean " + std::to_string(mean)};
+    const auto measured = measure(session, experts, shape, zipf, replays);
+    cells.insert(cells.end(), measured.begin(), measured.end());
+    skewed.row(cells);
   }
 }
 
+/// Equal tiles over SM counts: time moves in steps of whole rounds. Fewer SMs draw less power, so the clock rises and a
+/// round takes fewer microseconds; in cycles it is the same.
 void staircase_table(Session& session, const kernels::TensorMapEncoder& encoder, const BenchOptions& options) {
   const Shape shape{"staircase", 4, 4096, 7168, GroupedEpilogue::SwiGlu};
-  const int rows = 512;  // 4 x 4 x 16 = 256 tiles
-  const Experts experts(session, encoder, shape, rows);
-  Table table("grouped GEMM over SMs: 4 experts, 512 rows each, n 4096, k 7168",
-              {"SMs", "us 256", "rounds", "us/round", "us 256c", "us/round c"}, options.csv);
+  const std::vector<int> rows(4, 512);  // 4 x 64 = 256 tiles of either kind
+  const Experts experts(session, encoder, shape, 512);
+  Table table(
+      "grouped GEMM over SMs: 4 experts, 512 rows each, n 4096, k 7168",
+      {"SMs", "rounds", "us col", "us/round", "MHz", "kcycles/round", "us tok", "us/round", "MHz", "kcycles/round"},
+      options.csv);
   const std::vector<int> counts = options.quick ? std::vector<int>{132, 128, 126, 108, 86, 84, 64}
                                                 : std::vector<int>{132, 128, 126, 124, 120, 116, 112, 108, 104, 100, 96,
                                                                    92,  88,  86,  84,  80,  76,  72,  68,  66,  64};
   for (const int sms : counts) {
     if (sms > session.sms()) continue;
-    const std::int64_t tiles = shape.experts * kernels::grouped_tiles(rows, shape.n, GroupedTile::Columns256);
+    const std::int64_t tiles = shape.experts * kernels::grouped_tiles(512, shape.n, GroupedTile::Columns256);
     const auto rounds = static_cast<double>((tiles + sms - 1) / sms);
-    const double us = experts.time(rows, GroupedTile::Columns256, sms, options.quick ? 5 : 9) * 1e6;
-    const double cluster = experts.time(rows, GroupedTile::Columns256Cluster, sms, options.quick ? 5 : 9) * 1e6;
-    table.row({std::to_string(sms), number(us, 1), number(rounds, 0), number(us / rounds, 1), number(cluster, 1),
-               number(cluster / rounds, 1)});
+    std::vector<std::string> cells{std::to_string(sms), number(rounds, 0)};
+    for (const GroupedTile tile : {GroupedTile::Columns256, GroupedTile::Tokens256}) {
+      const Session::Timed t = experts.time(rows, tile, sms, options.quick ? 5 : 9, true);
+      cells.insert(cells.end(), {number(t.seconds * 1e6, 1), number(t.seconds * 1e6 / rounds, 1),
+                                 number(t.clock_hz * 1e-6, 0), number(t.seconds * t.clock_hz * 1e-3 / rounds, 1)});
+    }
+    table.row(cells);
   }
 }
 
@@ -148,8 +195,8 @@ int run_bench_gemm(const BenchOptions& options) {
   DBO_BENCH_CHECK(kernels::prepare_grouped_gemm());
   session.print_head("bench gemm");
   std::printf(
-      "# of bound: the time of min(cuBLAS dense rate, copy bandwidth) over ours; cuBLAS in TFLOP/s for the same "
-      "rows\n");
+      "# of bound: the time at the cuBLAS 8192^3 rate or the copy bandwidth, whichever is longer, over ours; cuBLAS in "
+      "TFLOP/s for one product of the same rows\n");
   std::printf("# weights come from HBM (a ring of sets), times are medians of graph replays\n");
   rows_table(session, encoder, {"gate and up, SwiGLU", 8, 4096, 7168, GroupedEpilogue::SwiGlu}, options);
   rows_table(session, encoder, {"down", 8, 7168, 2048, GroupedEpilogue::Store}, options);

@@ -55,6 +55,12 @@ class Session {
   /// Median time in seconds of one call: issue(0), ..., issue(calls - 1) are captured into one graph, which is
   /// replayed. Calls with different arguments keep their data out of the L2.
   double time(int calls, int replays, const std::function<void(int)>& issue) const;
+  /// The same, with the SM clock meanwhile: power limits it under matrix products, less so when fewer SMs work.
+  struct Timed {
+    double seconds = 0;
+    double clock_hz = 0;
+  };
+  Timed time_and_clock(int calls, int replays, const std::function<void(int)>& issue) const;
   /// cuBLAS on random data, bf16.
   double time_dense(int m, int n, int k, int replays);
   /// What was measured where, for the head of a table.
@@ -62,12 +68,13 @@ class Session {
 
  private:
   void measure_ceilings();
-  cudaStream_t stream_ = nullptr;
+  double time_copies(void* to, const void* from, std::int64_t bytes) const;
+  cudaStream_t stream_ = nullptr, side_stream_ = nullptr;
   Memory scratch_;
   kernels::DenseContext dense_;
   int sms_ = 0;
   std::int64_t l2_bytes_ = 0;
-  double copy_bytes_per_s_ = 0, dense_flops_per_s_ = 0;
+  double copy_bytes_per_s_ = 0, graph_copy_bytes_per_s_ = 0, dense_flops_per_s_ = 0;
   std::string device_name_;
 };
 
