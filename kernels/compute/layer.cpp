@@ -165,13 +165,17 @@ int ring_sets(int layers, std::int64_t set_bytes, std::int64_t l2_bytes, std::in
   return static_cast<int>(std::min<std::int64_t>({wanted, layers, budget_bytes / set_bytes}));
 }
 
-UbatchBuffers carve_ubatch(const LayerDims& d, int tokens, Carver& carver) {
+UbatchBuffers carve_ubatch(const LayerDims& d, int tokens, std::int64_t prefill_keys, Carver& carver) {
   const std::int64_t t = tokens, row = t * d.hidden * 2, heads = d.attention.heads;
   UbatchBuffers b;
   b.residual = carver.take(row);
   b.normed = carver.take(row);
   b.q = carver.take(t * q_stride(d) * 2);
   b.q_absorbed = carver.take(is_mla(d) ? t * heads * kMlaCached * 2 : 0);
+  if (is_mla(d)) {
+    b.keys = carver.take(prefill_keys * kMlaCached * 2);
+    b.keys_up = carver.take(prefill_keys * heads * (kMlaNope + kMlaV) * 2);
+  }
   b.expert = static_cast<std::int32_t*>(carver.take(t * d.moe.top_k * 4));
   b.weight = static_cast<float*>(carver.take(t * d.moe.top_k * 4));
   b.shared = carver.take(row);
@@ -195,8 +199,6 @@ A1Scratch carve_a1(const LayerDims& d, const A1Limits& limits, Carver& carver) {
   PartialSizes partial;
   if (is_mla(d)) {
     s.latent = carver.take(decode * heads * kMlaLatent * 2);
-    s.keys = carver.take(limits.prefill_keys * kMlaCached * 2);
-    s.keys_up = carver.take(limits.prefill_keys * heads * (kMlaNope + kMlaV) * 2);
     if (decode > 0) partial = mla_decode_partials(limits.sms);
   } else if (decode > 0) {
     partial = gqa_decode_partials(limits.sms);

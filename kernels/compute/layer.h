@@ -117,12 +117,15 @@ struct UbatchBuffers {
   void* normed = nullptr;          ///< [tokens][hidden]: A1 writes it; D, S and FFN read it
   void* q = nullptr;               ///< [tokens][q_stride(dims)], the heads first
   void* q_absorbed = nullptr;      ///< MLA: [tokens][heads][576], decode tokens
+  void* keys = nullptr;            ///< MLA prefill: [keys][576], the cached rows of its contexts one after the other
+  void* keys_up = nullptr;         ///< MLA prefill: [keys][heads * 256], projected up: A0 writes both, A1 reads them
   std::int32_t* expert = nullptr;  ///< [tokens][top_k]
   float* weight = nullptr;         ///< [tokens][top_k]
   void* shared = nullptr;          ///< [tokens][hidden]: output of S or FFN
   void* routed = nullptr;          ///< [tokens][hidden]: output of C
 };
-UbatchBuffers carve_ubatch(const LayerDims& dims, int tokens, Carver& carver);
+/// `prefill_keys`: sum of the context lengths of the requests that prefill.
+UbatchBuffers carve_ubatch(const LayerDims& dims, int tokens, std::int64_t prefill_keys, Carver& carver);
 
 struct A0Scratch {
   void* normed = nullptr;  ///< [tokens][hidden]
@@ -135,13 +138,10 @@ A0Scratch carve_a0(const LayerDims& dims, int tokens, Carver& carver);
 struct A1Limits {
   int tokens = 0;
   int decode_tokens = 0;
-  std::int64_t prefill_keys = 0;  ///< sum of the context lengths of the requests that prefill
-  int sms = 0;                    ///< of the decode kernels
+  int sms = 0;  ///< of the decode kernels
 };
 struct A1Scratch {
   void* latent = nullptr;     ///< MLA decode: [decode tokens][heads][512]
-  void* keys = nullptr;       ///< MLA prefill: [keys][576]
-  void* keys_up = nullptr;    ///< MLA prefill: [keys][heads * 256]
   void* attention = nullptr;  ///< [tokens][heads * 128]
   void* out = nullptr;        ///< [tokens][hidden]
   float* logits = nullptr;    ///< [tokens][experts]

@@ -148,6 +148,26 @@ cudaError_t mla_projections(OpContext& context, const A0Args& args, cudaStream_t
       return launch_mla_rotate(r, stream);
     });
   }
+  if (args.batch.prefill_tokens > 0) {
+    // Prefill attends to whole keys and values: what the contexts have in the cache, these tokens included, goes up
+    // through KvUp.
+    const std::int64_t keys = args.batch.prefill_keys;
+    issue
+        .then([&] {
+          GatherLatentArgs g;
+          g.cache = args.cache.k;
+          g.batch = args.batch.prefill;
+          g.out = args.buffers.keys;
+          g.kv_rows = static_cast<int>(keys);
+          return launch_gather_latent(g, stream);
+        })
+        .then([&] {
+          DenseGemmArgs g = product(args.buffers.keys, args.weights[Tensor::KvUp], args.buffers.keys_up, keys,
+                                    heads * (kMlaNope + kMlaV), kMlaLatent, args.sm_target);
+          g.a_stride = kMlaCached;
+          return launch_dense_gemm(context.dense, g, stream);
+        });
+  }
   return issue.status();
 }
 
@@ -226,29 +246,15 @@ cudaError_t mla_attention(OpContext& context, const A1Args& args, int sms, cudaS
     m.scale = score_scale(d);
     issue
         .then([&] {
-          GatherLatentArgs g;
-          g.cache = args.cache.k;
-          g.batch = args.batch.prefill;
-          g.out = args.scratch.keys;
-          g.kv_rows = static_cast<int>(keys);
-          return launch_gather_latent(g, stream);
-        })
-        .then([&] {
-          DenseGemmArgs g = product(args.scratch.keys, args.weights[Tensor::KvUp], args.scratch.keys_up, keys,
-                                    heads * (kMlaNope + kMlaV), kMlaLatent, args.sm_target);
-          g.a_stride = kMlaCached;
-          return launch_dense_gemm(context.dense, g, stream);
-        })
-        .then([&] {
           return encode_matrix_map(context.encoder, at(args.buffers.q, decode * q_stride(d)), args.batch.prefill_tokens,
                                    heads * kMlaQk, q_stride(d) * 2, 64, m.q);
         })
         .then([&] {
           const std::int64_t columns = heads * (kMlaNope + kMlaV);
-          return encode_matrix_map(context.encoder, args.scratch.keys_up, keys, columns, columns * 2, 64, m.kv);
+          return encode_matrix_map(context.encoder, args.buffers.keys_up, keys, columns, columns * 2, 64, m.kv);
         })
         .then([&] {
-          return encode_matrix_map(context.encoder, args.scratch.keys, keys, kMlaCached, kMlaCached * 2, 64, m.rope);
+          return encode_matrix_map(context.encoder, args.buffers.keys, keys, kMlaCached, kMlaCached * 2, 64, m.rope);
         })
         .then([&] { return launch_mla_prefill(m, stream); });
   }

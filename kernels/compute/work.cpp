@@ -68,6 +68,8 @@ Work a0_work(const AttentionShape& s, std::int64_t hidden, const BatchLoad& load
   if (s.q_lora_rank > 0) w += rms_norm_work(tokens, s.q_lora_rank, 0) + gemm_work(tokens, q_columns, s.q_lora_rank);
   w += move_work(2 * tokens * s.heads * s.qk_rope_head_dim);
   w += per_head(s.heads, gemm_work(load.decode.tokens, s.kv_lora_rank, s.qk_nope_head_dim));
+  const std::int64_t up = std::int64_t{s.heads} * (s.qk_nope_head_dim + s.v_head_dim);
+  w += gemm_work(load.prefill.keys, up, s.kv_lora_rank) + move_work(2 * load.prefill.keys * cached_row(s));
   return w;
 }
 
@@ -76,12 +78,9 @@ Work a1_work(const AttentionShape& s, const MoeShape& moe, std::int64_t hidden, 
   Work w;
   if (s.kind == AttentionKind::Gqa) {
     w = gqa_decode_work(s, load.decode) + gqa_prefill_work(s, load.prefill);
-    // Prefill reads keys and values from the cache.
   } else {
     w = mla_decode_work(s, load.decode) + mla_prefill_work(s, load.prefill);
     w += per_head(s.heads, gemm_work(load.decode.tokens, s.v_head_dim, s.kv_lora_rank));
-    const std::int64_t up = std::int64_t{s.heads} * (s.qk_nope_head_dim + s.v_head_dim);
-    w += gemm_work(load.prefill.keys, up, s.kv_lora_rank) + move_work(2 * load.prefill.keys * cached_row(s));
   }
   w += gemm_work(tokens, hidden, attention_out(s)) + rms_norm_work(tokens, hidden, 1);
   if (moe.routed_experts > 0) {
@@ -93,7 +92,7 @@ Work a1_work(const AttentionShape& s, const MoeShape& moe, std::int64_t hidden, 
 
 Work mlp_work(const MoeShape& moe, std::int64_t hidden, std::int64_t received, std::int64_t rows, std::int64_t experts,
               bool rank_major) {
-  Work w = experts_work(rows, experts, hidden, moe.intermediate) + move_work(2 * rows * hidden);
+  Work w = experts_work(rows, experts, hidden, moe.intermediate) + move_work((received + rows) * hidden);
   if (rank_major) w += move_work((rows + received) * hidden);
   return w;
 }

@@ -4,6 +4,21 @@
 // Counting: a product of m x k by k x n is 2 m n k operations; weights are read once, activations of each kernel read
 // and written once, of the cache what the context needs. Norms, rotation, routing and permutation count bytes, not
 // operations.
+//
+// The cost model (sim/cost/work.h) prices the kernels of a serving engine; with bf16 everywhere its ops have the same
+// operations, and the same bytes but for what our kernels do differently. All differences, ours minus the model's
+// (tests/kernels/compute/model_work_test.cpp holds both to this list):
+//   A0   the norm reads both summands, C's and S's: hidden a token more than with one, 2 hidden less without any;
+//        MLA: norm, rotation and write of the latent are one pass: 2 x 576 a token less; prefill copies the latent of
+//        its contexts, 2 x 576 a key more, and does not put whole keys together, heads x 192 a key less;
+//   A1   MLA decode: partial results are not counted: heads x 512 x 1.5 a token less; MLA prefill: the rotated part of
+//        the keys is read once and not for each head: (heads - 1) x 64 a key less; the gate writes fp32 logits: experts
+//        a token more, and the router its choices: 4 x top_k a token more;
+//   MLP  SwiGLU is the epilogue of the first product: 4 x intermediate a row less; expert-major rows are copied to
+//   close
+//        the gaps between sources: 2 x hidden a row more;
+//   HEAD the norm takes only the tokens that need logits, and writes no sum back;
+// in elements of two bytes.
 #pragma once
 
 #include <cstdint>
@@ -72,12 +87,13 @@ Work gqa_prefill_work(const AttentionShape& shape, const AttentionLoad& load);
 /// Gate and up in one product with SwiGLU in its epilogue, then down. `experts` of them get rows.
 Work experts_work(std::int64_t rows, std::int64_t experts, std::int64_t hidden, std::int64_t intermediate);
 
-/// Op A0: norm (with `adds` summands to the residual stream), projections, rotation, cache write.
+/// Op A0: norm (with `adds` summands to the residual stream), projections, rotation, cache write, and for prefill with
+/// MLA the keys and values of the whole contexts.
 Work a0_work(const AttentionShape& shape, std::int64_t hidden, const BatchLoad& load, int adds);
 /// Op A1: core attention, output projection, residual, norm; gate and routing when `moe.routed_experts` > 0.
 Work a1_work(const AttentionShape& shape, const MoeShape& moe, std::int64_t hidden, const BatchLoad& load);
-/// Op MLP: `received` rows, `rows` (row, expert) pairs over `experts` local experts that get any. Rank-major adds the
-/// weighted sum to received rows.
+/// Op MLP: `received` rows, `rows` (row, expert) pairs over `experts` local experts that get any; expert-major rows are
+/// such pairs already, so there both are equal. Rank-major adds the weighted sum to received rows.
 Work mlp_work(const MoeShape& moe, std::int64_t hidden, std::int64_t received, std::int64_t rows, std::int64_t experts,
               bool rank_major);
 /// Op S, and op FFN of a dense layer: a SwiGLU block of that width.

@@ -98,11 +98,11 @@ TEST_CASE("layer: an absent rank's expert is played with the player's weights of
 TEST_CASE("layer: carved pieces are aligned and disjoint, and a dry run gives the same size") {
   const LayerDims d = v3(16);
   Carver dry(nullptr);
-  const UbatchBuffers none = carve_ubatch(d, 33, dry);
+  const UbatchBuffers none = carve_ubatch(d, 33, 0, dry);
   CHECK(none.residual == nullptr);
   std::vector<unsigned char> memory(static_cast<std::size_t>(dry.used()));
   Carver carver(memory.data());
-  const UbatchBuffers b = carve_ubatch(d, 33, carver);
+  const UbatchBuffers b = carve_ubatch(d, 33, 0, carver);
   CHECK(carver.used() == dry.used());
   const auto offset = [&](const void* p) { return static_cast<const unsigned char*>(p) - memory.data(); };
   CHECK(offset(b.residual) == 0);
@@ -113,12 +113,14 @@ TEST_CASE("layer: carved pieces are aligned and disjoint, and a dry run gives th
   CHECK(offset(b.routed) + 33 * 7168 * 2 <= carver.used());
 }
 
-TEST_CASE("layer: A1 needs memory for projected keys only when something prefills") {
+TEST_CASE("layer: a ubatch needs memory for projected keys only when something prefills") {
   const LayerDims d = v3(16);
-  Carver decode(nullptr), mixed(nullptr);
-  (void)carve_a1(d, {.tokens = 64, .decode_tokens = 64, .prefill_keys = 0, .sms = 132}, decode);
-  (void)carve_a1(d, {.tokens = 64, .decode_tokens = 64, .prefill_keys = 1000, .sms = 132}, mixed);
+  Carver decode(nullptr), mixed(nullptr), a1(nullptr);
+  (void)carve_ubatch(d, 64, 0, decode);
+  (void)carve_ubatch(d, 64, 1000, mixed);
   CHECK(mixed.used() - decode.used() == 1000 * 576 * 2 + 1000ll * 128 * 256 * 2);
+  (void)carve_a1(d, {.tokens = 64, .decode_tokens = 64, .sms = 132}, a1);
+  CHECK(a1.used() >= 4 * mla_decode_partials(132).o);
   CHECK(mla_decode_partials(132).o == 2ll * 132 * 64 * 512);
 }
 

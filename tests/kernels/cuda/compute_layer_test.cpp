@@ -348,11 +348,11 @@ class LayerRun {
   void make_buffers() {
     const int tokens = batch.tokens;
     Carver dry(nullptr), dry_scratch(nullptr);
-    (void)carve_ubatch(dims, tokens, dry);
+    (void)carve_ubatch(dims, tokens, batch.prefill_keys, dry);
     buffer_memory = Device<unsigned char>(z(dry.used()));
     Carver carver(buffer_memory.get());
-    buffers = carve_ubatch(dims, tokens, carver);
-    const A1Limits limits{tokens, batch.decode_tokens(), batch.prefill_keys, context.device_sms};
+    buffers = carve_ubatch(dims, tokens, batch.prefill_keys, carver);
+    const A1Limits limits{tokens, batch.decode_tokens(), context.device_sms};
     const auto carve_all = [&](Carver& c) {
       a0_scratch = carve_a0(dims, tokens, c);
       a1_scratch = carve_a1(dims, limits, c);
