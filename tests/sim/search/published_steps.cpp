@@ -1,0 +1,33 @@
+#include "tests/sim/search/published_steps.h"
+
+#include "sim/base/json_reader.h"
+#include "sim/config/config.h"
+#include "sim/search/predict.h"
+
+namespace dbo::published {
+
+std::vector<StepRow> read_steps(const std::string& path) {
+  ObjectReader file{JsonRef(load_json(path))};
+  std::vector<StepRow> out;
+  for (const JsonRef& ref : file.require("rows").items()) {
+    ObjectReader row(ref);
+    const std::string name = row.require("name").string(), source = row.require("source").string();
+    const Config config = config_from_json(row.require("config"));
+    const Prediction prediction = predict(config, config.workload.steps.front());
+    const auto add = [&](std::string_view key, std::string_view quantity, std::string_view unit, double predicted) {
+      if (const auto published = row.find(key))
+        out.push_back({name, source, std::string(quantity), std::string(unit), published->number(0, 1e12), predicted});
+    };
+    const double node = config.cluster.gpus_per_node;
+    add("period_us", "layer", "us", static_cast<double>(prediction.result.period.period_ns) / 1000);
+    add("step_us", "step", "us", static_cast<double>(prediction.result.step_ns) / 1000);
+    add("gain", "gain", "x", prediction.speedup());
+    add("baseline_tokens_per_s_per_node", "one batch", "tokens/s/node",
+        prediction.tokens_per_s_per_gpu(prediction.baseline_result) * node);
+    add("tokens_per_s_per_node", "two batches", "tokens/s/node",
+        prediction.tokens_per_s_per_gpu(prediction.result) * node);
+  }
+  return out;
+}
+
+}  // namespace dbo::published

@@ -1,0 +1,19 @@
+// Published step and layer times beside what whole predictions make of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dbo::published {
+
+struct StepRow {
+  std::string name, source, quantity, unit;
+  double published = 0, predicted = 0;
+
+  double error() const { return predicted / published - 1; }
+};
+
+/// Every figure of tests/data/published_steps.json: periods, steps, gains and throughput.
+std::vector<StepRow> read_steps(const std::string& path);
+
+}  // namespace dbo::published
