@@ -26,7 +26,7 @@ enum class Routing {
 };
 
 enum class Values {
-  Integers,  ///< -8 to 8
+  Integers,  ///< small enough that bf16 payloads, outputs and sums are all exact
   Random     ///< uniform over +-4, bf16
 };
 
@@ -91,7 +91,8 @@ float expert_gain(int player, int local_expert);
 /// What combine must return to the player, bit for bit: [tokens][hidden] bf16.
 std::vector<std::uint16_t> expected_combine(const Case& c, const kernels::A2aLayout& layout, int player,
                                             const std::vector<TokenData>& data);
-/// The same sum in double precision without any rounding, for a bound on random data.
+/// The same sum in double precision without any rounding. Weights and gains are positive, so all its terms have the sign
+/// of the element, and it is its own condition.
 std::vector<double> exact_combine(const Case& c, const kernels::A2aLayout& layout, int player,
                                   const std::vector<TokenData>& data);
 
