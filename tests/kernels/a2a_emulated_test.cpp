@@ -296,7 +296,7 @@ TEST_CASE("a2a emulated: every transport delivers and combines, slots in turn") 
       for (std::uint64_t seed = 1; seed <= 3; ++seed) {
         c.seed = seed;
         c.values = seed == 2 ? Values::Random : Values::Integers;
-        check(c);
+        check(c, seed == 1 ? 3 : 1);
       }
     }
   }
@@ -308,7 +308,7 @@ TEST_CASE("a2a emulated: routing extremes") {
       Case c = basic_case(transport, routing == Routing::Holes ? ElementType::Fp8E4m3 : ElementType::Bf16);
       c.routing = routing;
       c.blocks = 3;
-      check(c, 2);
+      check(c, 1);
     }
   }
 }
@@ -317,9 +317,8 @@ TEST_CASE("a2a emulated: ranks without tokens, and more blocks than tokens") {
   for (Transport transport : kTransports) {
     Case c = basic_case(transport, ElementType::Bf16);
     c.shape.dims.ranks = 3;
-    c.blocks = 4;
-    for (const std::vector<int>& tokens :
-         {std::vector<int>{0, 5, 1}, std::vector<int>{3, 0, 0}, std::vector<int>{0, 0, 0}}) {
+    c.blocks = 3;
+    for (const std::vector<int>& tokens : {std::vector<int>{0, 4, 1}, std::vector<int>{0, 0, 0}}) {
       c.tokens = tokens;
       check(c, 2);
     }
@@ -345,16 +344,19 @@ TEST_CASE("a2a emulated: hidden sizes") {
     for (int hidden : {128, 2048, 2176, 5120, 7168, 8320}) {
       Case c = basic_case(transport, hidden % 512 == 0 ? ElementType::Bf16 : ElementType::Fp8E4m3);
       c.shape.dims.hidden = hidden;
-      c.shape.dims.max_tokens = 20;
-      c.tokens = {20, 9};
+      c.shape.dims.max_tokens = 9;
+      c.tokens = {9, 4};
+      c.blocks = 1;
       check(c, 1);
     }
   }
 }
 
-TEST_CASE("a2a emulated: one rank, eight ranks, and more ranks than a warp has lanes") {
+TEST_CASE("a2a emulated: one rank, five ranks, and more ranks than a warp has lanes") {
   for (Transport transport : kTransports) {
-    for (int ranks : {1, 8, 33}) {
+    for (int ranks : {1, 5, 33}) {
+      // The mirrored exchange below has more ranks than lanes too, with fewer threads; nccl has none.
+      if (ranks == 33 && transport != Transport::Nccl) continue;
       Case c = basic_case(transport, ElementType::Bf16);
       c.shape.dims.ranks = ranks;
       c.shape.dims.experts_per_rank = 3;
@@ -382,7 +384,7 @@ TEST_CASE("a2a emulated: one or two buffers play all ranks of a mirrored exchang
         c.shape.dims.max_tokens = 12;
         c.mirrored = true;
         c.tokens.assign(at(number), 12);
-        check(c, 3);
+        check(c, 2);
       }
     }
   }

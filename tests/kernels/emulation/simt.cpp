@@ -6,7 +6,6 @@
 #include <ucontext.h>
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -62,24 +61,14 @@ struct Fiber {
   const std::uint64_t* wait_word = nullptr;  ///< not runnable while it holds wait_value
   std::uint64_t wait_value = 0;
   std::vector<Copy> open_group;
-  std::deque<std::vector<Copy>> groups;
+  std::vector<std::vector<Copy>> groups;
 };
 
-/// Stacks are kept between runs: getting thousands of them from the system takes longer than a run.
-std::vector<void*>& free_stacks() {
-  static std::vector<void*> stacks;
-  return stacks;
-}
-
-void* take_stack() {
-  if (!free_stacks().empty()) {
-    void* const stack = free_stacks().back();
-    free_stacks().pop_back();
-    return stack;
-  }
-  void* const stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (stack == MAP_FAILED) throw std::runtime_error("no memory for a fiber's stack");
-  return stack;
+/// Fibers whose thread has ended wait here for another thread, in this run or a later one: making one takes several
+/// system calls.
+std::vector<std::unique_ptr<Fiber>>& idle_fibers() {
+  static std::vector<std::unique_ptr<Fiber>> fibers;
+  return fibers;
 }
 
 }  // namespace
@@ -90,11 +79,13 @@ class Machine {
   explicit Machine(const Options& options) : options_(options), random_(options.seed) {}
   std::string run(std::vector<Queue*> queues);
 
+  /// What a fiber does, thread after thread; the machine may be another one each time.
   static void entry() {
-    Machine& m = *current_;
-    m.running_->block->grid->body();
-    m.running_->done = true;
-    longjmp(m.main_, 1);
+    while (true) {
+      current_->running_->block->grid->body();
+      current_->running_->done = true;
+      current_->yield();
+    }
   }
   void yield() {
     if (_setjmp(running_->resume) == 0) longjmp(main_, 1);
@@ -147,12 +138,28 @@ Machine* Machine::current_ = nullptr;
 namespace {
 
 /// A function of its own: getcontext may return twice as far as the compiler knows.
-[[gnu::noinline]] void init_context(Fiber& fiber) {
+[[gnu::noinline]] void init_context(Fiber& fiber, std::size_t shift) {
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = fiber.stack;
-  fiber.context.uc_stack.ss_size = kStackBytes;
+  fiber.context.uc_stack.ss_size = kStackBytes - shift;
   fiber.context.uc_link = nullptr;
   makecontext(&fiber.context, &Machine::entry, 0);
+}
+
+std::unique_ptr<Fiber> take_fiber() {
+  if (!idle_fibers().empty()) {
+    std::unique_ptr<Fiber> fiber = std::move(idle_fibers().back());
+    idle_fibers().pop_back();
+    fiber->done = false;
+    return fiber;
+  }
+  auto fiber = std::make_unique<Fiber>();
+  fiber->stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (fiber->stack == MAP_FAILED) throw std::runtime_error("no memory for a fiber's stack");
+  // Stacks that all ended at the same distance from a page would compete for the same few lines of the CPU's caches.
+  static std::size_t made = 0;
+  init_context(*fiber, made++ % 64 * 320);
+  return fiber;
 }
 
 }  // namespace
@@ -168,9 +175,7 @@ void Machine::start_block(Lane& lane, int index) {
   block->shared = block->memory.data() + (128 - address % 128) % 128;
   block->warps.resize(static_cast<std::size_t>((grid.threads + 31) / 32));
   for (int thread = 0; thread < grid.threads; ++thread) {
-    auto fiber = std::make_unique<Fiber>();
-    fiber->stack = take_stack();
-    init_context(*fiber);
+    std::unique_ptr<Fiber> fiber = take_fiber();
     fiber->block = block.get();
     fiber->thread = thread;
     fibers_.push_back(std::move(fiber));
@@ -234,12 +239,12 @@ bool Machine::turn() {
   std::erase_if(fibers_, [this](std::unique_ptr<Fiber>& fiber) {
     if (!fiber->done) return false;
     if (!fiber->groups.empty() || !fiber->open_group.empty()) failure_ = "a thread ended with bulk stores in flight";
-    free_stacks().push_back(fiber->stack);
     if (--fiber->block->running == 0) {
       const auto it = blocks_.find(fiber->block);
       --lanes_[it->second.second].live_blocks;
       blocks_.erase(it);
     }
+    if (fiber->groups.empty()) idle_fibers().push_back(std::move(fiber));
     return true;
   });
   return progress;
@@ -255,7 +260,8 @@ std::string Machine::run(std::vector<Queue*> queues) {
     if (!started && !ran) failure_ = "deadlock: every thread waits at a barrier";
   }
   current_ = nullptr;
-  for (const auto& fiber : fibers_) free_stacks().push_back(fiber->stack);
+  // Threads that a failure stopped midway cannot be taken up again.
+  for (const auto& fiber : fibers_) munmap(fiber->stack, kStackBytes);
   for (const Lane& lane : lanes_) {
     if (failure_.empty() && lane.item < lane.queue->items_.size()) failure_ = "a queue did not finish";
   }
@@ -387,7 +393,7 @@ void wait_groups(int pending) {
   auto& groups = fiber().groups;
   while (static_cast<int>(groups.size()) > pending) {
     for (const Copy& copy : groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
-    groups.pop_front();
+    groups.erase(groups.begin());
   }
 }
 
