@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <set>
+#include <utility>
 
 namespace dbo::a2a_test {
 
@@ -38,6 +40,17 @@ std::string text(ncclResult_t status, const char* what) {
   } while (false)
 
 constexpr double kHangSeconds = 15;
+
+/// Lets `device`, which is current, address the other's memory. Asking twice is an error that a memory checker counts,
+/// so what was asked for is kept, for the life of the process as the access itself.
+cudaError_t enable_peer(int device, int other) {
+  static std::set<std::pair<int, int>> enabled;
+  if (!enabled.emplace(device, other).second) return cudaSuccess;
+  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+  if (status != cudaErrorPeerAccessAlreadyEnabled) return status;
+  (void)cudaGetLastError();  // NCCL had enabled it; clears the error
+  return cudaSuccess;
+}
 
 }  // namespace
 
@@ -137,9 +150,7 @@ std::string CudaRig::connect(const Case& c) {
     for (const Player& other : players_) {
       if (players_[i].device == other.device || options_.windows) continue;
       RIG_CHECK(cudaSetDevice(players_[i].device));
-      const cudaError_t status = cudaDeviceEnablePeerAccess(other.device, 0);
-      if (status != cudaErrorPeerAccessAlreadyEnabled) RIG_CHECK(status);
-      (void)cudaGetLastError();  // clears "already enabled"
+      RIG_CHECK(enable_peer(players_[i].device, other.device));
     }
   }
   if (options_.windows) {

@@ -1,5 +1,5 @@
 // The all-to-all transports on real GPUs, against the reference worked out on the CPU. With one GPU ranks share it.
-// Run without arguments it starts itself once per test case, so that a trap or a hang spoils one case only.
+// Run without arguments it runs itself, and again after a failure, so that a trap or a hang spoils one case only.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -347,11 +347,46 @@ TEST_CASE("child: rows beyond the limit" * doctest::skip()) {
   CHECK(run_case(short_rig, c, 1) == "");
 }
 
-/// Runs every test case in a process of its own; the number that failed.
-int run_each(const char* self) {
-  FILE* const list = popen((std::string(self) + " -ltc").c_str(), "r");
-  if (list == nullptr) return 1;
+bool logs_cases = false;
+
+/// With `logs_cases`: a line per case when it ends. After a failed one the process ends too, since a trap spoils all
+/// that would follow.
+class CaseLog final : public doctest::IReporter {
+ public:
+  explicit CaseLog(const doctest::ContextOptions&) {}
+  void test_case_start(const doctest::TestCaseData& data) override {
+    name_ = data.m_name;
+    begin_ = std::chrono::steady_clock::now();
+  }
+  void test_case_end(const doctest::CurrentTestCaseStats& stats) override {
+    if (!logs_cases) return;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    std::printf("%s  %5.1f s  %s\n", stats.testCaseSuccess ? "PASS" : "FAIL", seconds, name_);
+    std::fflush(nullptr);
+    if (!stats.testCaseSuccess) _exit(1);
+  }
+  void report_query(const doctest::QueryData&) override {}
+  void test_run_start() override {}
+  void test_run_end(const doctest::TestRunStats&) override {}
+  void test_case_reenter(const doctest::TestCaseData&) override {}
+  void test_case_exception(const doctest::TestCaseException&) override {}
+  void subcase_start(const doctest::SubcaseSignature&) override {}
+  void subcase_end() override {}
+  void log_assert(const doctest::AssertData&) override {}
+  void log_message(const doctest::MessageData&) override {}
+  void test_case_skipped(const doctest::TestCaseData&) override {}
+
+ private:
+  const char* name_ = "";
+  std::chrono::steady_clock::time_point begin_;
+};
+REGISTER_LISTENER("case_log", 1, CaseLog);
+
+/// The program's own test cases, hidden ones left out.
+std::vector<std::string> list_cases(const char* self) {
   std::vector<std::string> names;
+  FILE* const list = popen((std::string(self) + " -ltc").c_str(), "r");
+  if (list == nullptr) return names;
   std::array<char, 512> line{};
   while (std::fgets(line.data(), static_cast<int>(line.size()), list) != nullptr) {
     std::string name(line.data());
@@ -359,22 +394,55 @@ int run_each(const char* self) {
     if (name.rfind("a2a: ", 0) == 0) names.push_back(name);
   }
   (void)pclose(list);
-  int failed = 0;
+  return names;
+}
+
+/// Runs these cases in one process as far as it comes: echoes what it prints; how many ended, and how many of those
+/// passed.
+std::pair<std::size_t, int> run_cases(const char* self, const std::vector<std::string>& names) {
+  std::string pattern;
+  for (const std::string& name : names) pattern += (pattern.empty() ? "" : ",") + name;
+  std::size_t at = 0;
   for (const std::string& name : names) {
-    std::string pattern = name;
-    for (char& ch : pattern) {
-      if (ch == ',') ch = '?';  // doctest separates patterns by commas
+    // doctest separates patterns by commas.
+    for (std::size_t i = 0; i < name.size(); ++i) {
+      if (name[i] == ',') pattern[at + i] = '?';
     }
-    const auto begin = std::chrono::steady_clock::now();
-    std::fflush(stdout);
-    const int status =
-        std::system(("timeout -s KILL 60 " + std::string(self) + " -m '-tc=" + pattern + "' 2>&1").c_str());
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    std::printf("%s  %5.1f s  %s\n", status == 0 ? "PASS" : "FAIL", seconds, name.c_str());
-    failed += status == 0 ? 0 : 1;
+    at += name.size() + 1;
   }
-  std::printf("%zu passed, %d failed\n", names.size() - static_cast<std::size_t>(failed), failed);
-  return failed + (names.empty() ? 1 : 0);
+  std::size_t ended = 0;
+  int passed = 0;
+  FILE* const pipe =
+      popen(("timeout -s KILL 180 " + std::string(self) + " -m --each '-tc=" + pattern + "' 2>&1").c_str(), "r");
+  if (pipe == nullptr) return {0, 0};
+  std::array<char, 4096> line{};
+  while (std::fgets(line.data(), static_cast<int>(line.size()), pipe) != nullptr) {
+    std::fputs(line.data(), stdout);
+    const std::string text(line.data());
+    if (text.rfind("PASS  ", 0) == 0) ++passed, ++ended;
+    if (text.rfind("FAIL  ", 0) == 0) ++ended;
+  }
+  (void)pclose(pipe);
+  return {ended, passed};
+}
+
+/// Runs all test cases, beginning a new process after one that failed, trapped or hung; the number of those.
+int run_each(const char* self) {
+  std::vector<std::string> left = list_cases(self);
+  const int number = static_cast<int>(left.size());
+  int passed = 0;
+  while (!left.empty()) {
+    std::fflush(stdout);
+    auto [ended, good] = run_cases(self, left);
+    passed += good;
+    if (ended == static_cast<std::size_t>(good) && ended < left.size()) {
+      std::printf("FAIL  (the process ended)  %s\n", left[ended].c_str());
+      ++ended;
+    }
+    left.erase(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(ended));
+  }
+  std::printf("%d passed, %d failed\n", passed, number - passed);
+  return number == 0 ? 1 : number - passed;
 }
 
 }  // namespace
@@ -391,6 +459,9 @@ int main(int argc, char** argv) {
     return 77;
   }
   if (argc == 1) return dbo::a2a_test::run_each(argv[0]) == 0 ? 0 : 1;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--each") == 0) dbo::a2a_test::logs_cases = true;
+  }
   if (gpus == 1) std::printf("one GPU: ranks share it, cases of two GPUs are skipped\n");
   return doctest::Context(argc, argv).run();
 }
