@@ -35,11 +35,22 @@ struct A2aCall {
   int blocks = 1;                             ///< thread blocks, one per SM: the SM knob
   std::uint64_t deadline_ns = 5'000'000'000;  ///< a wait longer than this prints who waited for whom, and traps
   /// 0, or time the wire takes: low latency: a receive holds until every source's send ended that long ago; high
-  /// throughput: the kernel lasts at least that long from the moment the last rank entered it.
+  /// throughput: the kernel lasts at least that long from the moment the last rank entered it. 0 on all ranks or on
+  /// none: with 0 a rank sends no times.
   std::uint64_t wire_ns = 0;
   const std::int64_t* clock_offset_ns = nullptr;  ///< device [ranks]: that source's clock minus ours; null: all 0
   std::uint64_t* progress = nullptr;              ///< host-mapped word, see ProgressStage; null: none
 };
+
+/// How the rank-major dispatch and the packs keep bf16 rows in flight; for measurements. Results do not depend on it.
+struct ScatterTuning {
+  int stages = 0;       ///< rows in the shared memory of each mover warp, at most; 0: as many as fit
+  bool settle = false;  ///< a row is loaded only when the row before the latest has been written, not merely read
+};
+
+/// %globaltimer of each block of a rank-major dispatch or pack.
+enum class ScatterTime : int { Entered, Routed, Moved, Ended };
+inline constexpr int kScatterTimes = 4;
 
 /// tokens.rows is bf16; with an fp8 layout dispatch quantises (call.h). The experts of a token are distinct.
 struct DispatchArgs {
@@ -47,6 +58,8 @@ struct DispatchArgs {
   TokenView tokens;
   /// Packs only: device [ranks], rows the copies or messages were sized for; more rows trap. Null: max_tokens.
   const std::int32_t* row_limit = nullptr;
+  std::uint64_t* times = nullptr;  ///< rank-major: device [blocks][kScatterTimes], see ScatterTime; null: none
+  ScatterTuning tuning = {};
 };
 
 /// tokens: those of the dispatch (rank-major combines read only `tokens.tokens`; their routing is kept in the buffer).

@@ -12,16 +12,17 @@ namespace {
 /// What a stream memory operation writes and waits for: a fixed word, since a captured value cannot count.
 constexpr std::uint32_t kArrivedWord = 1;
 
-__global__ void advance_kernel(const __grid_constant__ A2aCall c) {
+DBO_TINY_KERNEL advance_kernel(DBO_PARAM A2aCall c) {
   const std::uint64_t now = device::global_time_ns();
-  for (int rank = device::thread_index(); rank < c.layout.dims.ranks; rank += device::block_threads()) {
+  for (int rank = device::thread_index(); rank < c.layout.dims.ranks && c.wire_ns > 0;
+       rank += device::block_threads()) {
     device::store_release(
         device::control<std::uint64_t>(c, c.peers[rank], c.layout.dispatch_stamp) + device::source_at(c, rank), now);
   }
   if (device::thread_index() == 0) device::state(c).epoch += 1;
 }
 
-__global__ void combine_stamp_kernel(const __grid_constant__ A2aCall c) {
+DBO_TINY_KERNEL combine_stamp_kernel(DBO_PARAM A2aCall c) {
   const std::uint64_t now = device::global_time_ns();
   for (int rank = device::thread_index(); rank < c.layout.dims.ranks; rank += device::block_threads()) {
     device::store_release(

@@ -14,6 +14,9 @@
 
 #define DBO_DEVICE __device__ __forceinline__
 #define DBO_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
+/// One warp with at most 32 registers a thread: the 1024 registers that a 384-thread, 168-register GEMM block leaves
+/// free on its SM, so that such a kernel need not wait for the block to end.
+#define DBO_TINY_KERNEL __global__ void __maxnreg__(32)
 #define DBO_PARAM const __grid_constant__
 #define DBO_UNROLL _Pragma("unroll")
 
@@ -176,9 +179,10 @@ template <int kPending>
 DBO_DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-/// Waits until all groups of this thread have written their global memory.
-DBO_DEVICE void bulk_wait_all() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+/// Waits until all but the latest `kPending` groups of this thread have written their global memory.
+template <int kPending>
+DBO_DEVICE void bulk_wait_written() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
 /// Orders this thread's earlier ordinary accesses (and what it acquired) before later bulk copies, and the reverse.
 DBO_DEVICE void fence_bulk() {

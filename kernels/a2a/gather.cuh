@@ -164,7 +164,7 @@ gather_kernel(DBO_PARAM GatherParams p) {
   if constexpr (kFrom == GatherFrom::PeerOutputs) {
     // The kernel before this one in the stream wrote the outputs; releasing now publishes them to the peers.
     if (block_index() == 0) {
-      signal_peers(c, c.layout.combine_flag, c.layout.combine_stamp, epoch, global_time_ns());
+      signal_peers(c, first_peer(c), c.layout.combine_flag, c.layout.combine_stamp, epoch, global_time_ns());
     }
     wait_for_sources(c, WaitOp::HtCombine, c.layout.combine_flag, c.layout.combine_stamp, epoch, false, false);
   } else if constexpr (kFrom == GatherFrom::Copies) {

@@ -2,6 +2,8 @@
 // between a send and its receive. Rows land in their final place: the dispatch receive only waits.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/a2a/launch_plan.h"
 #include "kernels/a2a/quantise.cuh"
 #include "kernels/a2a/signal.cuh"
@@ -24,10 +26,16 @@ inline constexpr int kCopyBytes = kCopySteps * 512;
 struct LlShared {
   int last;
   int warp_total[kLlWarps];
+  int slot[kLlWarps][kA2aMaxTopK];  ///< dispatch send: slots of the rows of the tokens in hand
 };
-/// Combine send: behind LlShared, first row of each (expert, source) cell among all rows, and their total.
-inline constexpr std::size_t kLlCellOffset = (sizeof(LlShared) + 127) / 128 * 128;
+/// Behind LlShared. Dispatch send: the experts chosen by all tokens, if they fit. Combine send: first row of each
+/// (expert, source) cell among all rows, and their total.
+inline constexpr std::size_t kLlTableOffset = (sizeof(LlShared) + 127) / 128 * 128;
+inline constexpr int kLlTableWords = static_cast<int>((kWholeSmBytes - kLlTableOffset) / sizeof(int));
 
+DBO_DEVICE int* ll_table() {
+  return reinterpret_cast<int*>(dynamic_smem() + kLlTableOffset);
+}
 DBO_DEVICE int ll_warp() {
   return block_index() * kLlWarps + warp_index();
 }
@@ -35,64 +43,84 @@ DBO_DEVICE int ll_warp_count() {
   return block_count() * kLlWarps;
 }
 
-/// Lane k < top_k gets the slot of the token's k-th row: how many earlier tokens chose the same expert.
-DBO_DEVICE int earlier_choices(const LlParams& p, int token, int expert) {
-  const int lane = lane_index(), top_k = p.call.layout.dims.top_k;
-  int experts[kA2aMaxTopK], counts[kA2aMaxTopK];
-  DBO_UNROLL
-  for (int k = 0; k < kA2aMaxTopK; ++k) {
-    experts[k] = warp_shuffle(expert, k);
-    counts[k] = 0;
-  }
-  for (int i = lane; i < token * top_k; i += 32) {
-    const int other = p.tokens.expert[i];
-    DBO_UNROLL
-    for (int k = 0; k < kA2aMaxTopK; ++k) counts[k] += other == experts[k] ? 1 : 0;
-  }
-  int slot = 0;
-  DBO_UNROLL
-  for (int k = 0; k < kA2aMaxTopK; ++k) {
-    const int sum = warp_sum(counts[k]);
-    if (lane == k) slot = sum;
-  }
-  return slot;
-}
+/// The peers' buffers by rank. With up to 32 ranks each lane has looked one up beforehand; all lanes take part.
+struct PeerBases {
+  std::byte* const* table;
+  std::uint64_t mine;
+  bool held;
 
-/// Copies up to kCopyBytes from `from` to each of the lanes' `targets` that is not 0, at byte `first` of a row of
-/// `row_bytes`.
-DBO_DEVICE void copy_piece(const std::byte* from, std::uint64_t target, int targets, int first, int row_bytes) {
+  DBO_DEVICE explicit PeerBases(const A2aCall& c) : table(c.peers), mine(0), held(c.layout.dims.ranks <= 32) {
+    if (lane_index() < c.layout.dims.ranks) mine = reinterpret_cast<std::uint64_t>(table[lane_index()]);
+  }
+  DBO_DEVICE std::byte* of(int rank) const {
+    return held ? reinterpret_cast<std::byte*>(warp_shuffle(mine, rank)) : table[rank];
+  }
+};
+
+/// Up to kCopyBytes of a row of `row_bytes` at byte `first`.
+struct CopyPiece {
   Vec16 v[kCopySteps];
+};
+DBO_DEVICE CopyPiece load_copy(const std::byte* from, int first, int row_bytes) {
+  CopyPiece piece;
   DBO_UNROLL
   for (int step = 0; step < kCopySteps; ++step) {
     const int at = first + step * 512 + lane_index() * 16;
-    if (at < row_bytes) v[step] = load_stream(from + at);
+    if (at < row_bytes) piece.v[step] = load_stream(from + at);
   }
-  for (int i = 0; i < targets; ++i) {
-    auto* const to = reinterpret_cast<std::byte*>(warp_shuffle(target, i));
-    if (to == nullptr) continue;
-    DBO_UNROLL
-    for (int step = 0; step < kCopySteps; ++step) {
-      const int at = first + step * 512 + lane_index() * 16;
-      if (at < row_bytes) store16(to + at, v[step]);
-    }
+  return piece;
+}
+DBO_DEVICE void store_copy(const CopyPiece& piece, std::byte* to, int first, int row_bytes) {
+  DBO_UNROLL
+  for (int step = 0; step < kCopySteps; ++step) {
+    const int at = first + step * 512 + lane_index() * 16;
+    if (at < row_bytes) store16(to + at, piece.v[step]);
   }
 }
 
-/// One piece of one token's row to all its experts.
-template <ElementType kPayload>
-DBO_DEVICE void send_token_piece(const LlParams& p, int token, int piece) {
+/// The rows of the dispatch send are cut into units of one piece of one token's row. In a round every block takes
+/// `per_block` units in a row, one a warp, few enough that all blocks have some.
+struct SendUnits {
+  int pieces, units, per_block;
+
+  template <ElementType kPayload>
+  DBO_DEVICE static SendUnits of(int tokens, int hidden) {
+    constexpr int kElements = kPayload == ElementType::Bf16 ? kCopyBytes / 2 : kQuantElements;
+    const int pieces = (hidden + kElements - 1) / kElements, units = tokens * pieces;
+    const int share = (units + block_count() - 1) / block_count();
+    return {pieces, units, share < kLlWarps ? share : kLlWarps};
+  }
+  DBO_DEVICE int per_round() const { return per_block * block_count(); }
+  DBO_DEVICE int first(int round) const { return round * per_round() + block_index() * per_block; }
+};
+
+/// Fills s.slot for the tokens [begin, end), kLlWarps at most: a row's slot is how many earlier tokens chose the same
+/// expert. By the whole block; the caller has a barrier before and after.
+DBO_DEVICE void find_slots(const std::int32_t* experts, int top_k, int begin, int end, LlShared& s) {
+  for (int pair = warp_index(); pair < (end - begin) * top_k; pair += kLlWarps) {
+    const int token = begin + pair / top_k, k = pair % top_k;
+    const int expert = experts[token * top_k + k];
+    int count = 0;
+    for (int i = lane_index(); i < token * top_k; i += 32) count += experts[i] == expert ? 1 : 0;
+    count = warp_sum(count);
+    if (lane_index() == 0) s.slot[token - begin][k] = count;
+  }
+}
+
+/// One piece of one token's row, already loaded, to all its experts.
+template <ElementType kPayload, typename Input>
+DBO_DEVICE void send_token_piece(const LlParams& p, const PeerBases& peers, const Input& input, int token, int piece,
+                                 int expert, int slot) {
   const A2aLayout& l = p.call.layout;
   const MoeDims& dims = l.dims;
   const int lane = lane_index();
-  const int expert = lane < dims.top_k ? p.tokens.expert[token * dims.top_k + lane] : -1;
-  const int slot = earlier_choices(p, token, expert);
+  const int rank = expert < 0 ? 0 : p.expert_ranks.rank_of(expert);
+  std::byte* const data = slot_data(p.call, peers.of(rank));
   std::uint64_t row_address = 0, scale_address = 0;
   if (expert >= 0) {
-    const int rank = p.expert_ranks.rank_of(expert);
     const int cell = (expert - rank * dims.experts_per_rank) * dims.ranks + source_at(p.call, rank);
     const std::size_t row =
         static_cast<std::size_t>(cell) * static_cast<std::size_t>(dims.max_tokens) + static_cast<std::size_t>(slot);
-    std::byte* const data = slot_data(p.call, p.call.peers[rank]);
     row_address = reinterpret_cast<std::uint64_t>(data + l.rows.offset + row * l.row_bytes);
     scale_address = reinterpret_cast<std::uint64_t>(
         data + l.scales.offset + row * static_cast<std::size_t>(dims.hidden / kScaleBlock) * sizeof(float));
@@ -101,12 +129,13 @@ DBO_DEVICE void send_token_piece(const LlParams& p, int token, int piece) {
       reinterpret_cast<std::int32_t*>(data + l.source_k.offset)[row] = lane;
     }
   }
-  const std::byte* const from = static_cast<const std::byte*>(p.tokens.rows) +
-                                static_cast<std::size_t>(token) * static_cast<std::size_t>(dims.hidden) * 2;
   if constexpr (kPayload == ElementType::Bf16) {
-    copy_piece(from, row_address, dims.top_k, piece * kCopyBytes, dims.hidden * 2);
+    for (int k = 0; k < dims.top_k; ++k) {
+      auto* const to = reinterpret_cast<std::byte*>(warp_shuffle(row_address, k));
+      if (to != nullptr) store_copy(input, to, piece * kCopyBytes, dims.hidden * 2);
+    }
   } else {
-    const QuantPiece quantised = quantise_piece(from, piece * kQuantElements, dims.hidden);
+    const QuantPiece quantised = quantise_piece(input);
     for (int k = 0; k < dims.top_k; ++k) {
       auto* const to = reinterpret_cast<std::byte*>(warp_shuffle(row_address, k));
       auto* const scales = reinterpret_cast<float*>(warp_shuffle(scale_address, k));
@@ -115,33 +144,66 @@ DBO_DEVICE void send_token_piece(const LlParams& p, int token, int piece) {
   }
 }
 
+/// Rows per expert, to the ranks that hold them. From the last warp of every block down: those had no row.
+DBO_DEVICE void send_counts(const LlParams& p, const PeerBases& peers, const std::int32_t* experts) {
+  const A2aCall& c = p.call;
+  const MoeDims& dims = c.layout.dims;
+  const int choices = p.tokens.tokens * dims.top_k;
+  for (int expert = (kLlWarps - 1 - warp_index()) * block_count() + block_index();
+       expert < dims.ranks * dims.experts_per_rank; expert += ll_warp_count()) {
+    int count = 0;
+    for (int i = lane_index(); i < choices; i += 32) count += experts[i] == expert ? 1 : 0;
+    count = warp_sum(count);
+    const int rank = p.expert_ranks.rank_of(expert);
+    auto* const counts = reinterpret_cast<std::int32_t*>(slot_data(c, peers.of(rank)) + c.layout.count.offset);
+    if (lane_index() == 0) counts[(expert - rank * dims.experts_per_rank) * dims.ranks + source_at(c, rank)] = count;
+  }
+}
+
+/// Loads come before what they do not depend on: each of them takes about a microsecond, and a small call is little
+/// else.
 template <ElementType kPayload>
 DBO_KERNEL(kLlThreads)
 ll_dispatch_send_kernel(DBO_PARAM LlParams p) {
   LlShared& s = *reinterpret_cast<LlShared*>(dynamic_smem());
   const A2aCall& c = p.call;
   const MoeDims& dims = c.layout.dims;
+  const PeerBases peers(c);
+  std::byte* const first = first_peer(c);
   const std::uint32_t epoch = state(c).epoch + 1;
   if (block_index() == 0 && thread_index() == 0) report(c, epoch, ProgressStage::Entered);
-  const int piece_elements = kPayload == ElementType::Bf16 ? kCopyBytes / 2 : kQuantElements;
-  const int pieces = (dims.hidden + piece_elements - 1) / piece_elements;
-  for (int unit = ll_warp(); unit < p.tokens.tokens * pieces; unit += ll_warp_count()) {
-    send_token_piece<kPayload>(p, unit / pieces, unit % pieces);
-  }
-  // Rows per expert; the warps that had no row begin with these. From the last warp down.
-  for (int expert = ll_warp_count() - 1 - ll_warp(); expert < dims.ranks * dims.experts_per_rank;
-       expert += ll_warp_count()) {
-    int count = 0;
-    for (int i = lane_index(); i < p.tokens.tokens * dims.top_k; i += 32) count += p.tokens.expert[i] == expert ? 1 : 0;
-    count = warp_sum(count);
-    if (lane_index() == 0) {
-      const int rank = p.expert_ranks.rank_of(expert);
-      auto* const counts = reinterpret_cast<std::int32_t*>(slot_data(c, c.peers[rank]) + c.layout.count.offset);
-      counts[(expert - rank * dims.experts_per_rank) * dims.ranks + source_at(c, rank)] = count;
+  const int choices = p.tokens.tokens * dims.top_k;
+  const bool fits = choices <= kLlTableWords;
+  for (int i = thread_index(); fits && i < choices; i += kLlThreads) ll_table()[i] = p.tokens.expert[i];
+  const std::int32_t* const experts = fits ? ll_table() : p.tokens.expert;
+  const SendUnits work = SendUnits::of<kPayload>(p.tokens.tokens, dims.hidden);
+  for (int round = 0; round * work.per_round() < work.units; ++round) {
+    const int begin = work.first(round), unit = begin + warp_index();
+    const int number = work.units - begin < work.per_block ? work.units - begin : work.per_block;
+    const bool mine = warp_index() < number;
+    const int token = unit / work.pieces, piece = unit - token * work.pieces;
+    const std::byte* const row = static_cast<const std::byte*>(p.tokens.rows) +
+                                 static_cast<std::size_t>(mine ? token : 0) * static_cast<std::size_t>(dims.hidden) * 2;
+    std::conditional_t<kPayload == ElementType::Bf16, CopyPiece, QuantInput> input;
+    if constexpr (kPayload == ElementType::Bf16) {
+      if (mine) input = load_copy(row, piece * kCopyBytes, dims.hidden * 2);
+    } else {
+      if (mine) input = load_quant_input(row, piece * kQuantElements, dims.hidden);
+    }
+    block_sync();
+    const int first_token = begin / work.pieces;
+    if (number > 0) find_slots(experts, dims.top_k, first_token, (begin + number - 1) / work.pieces + 1, s);
+    block_sync();
+    if (mine) {
+      const bool chooses = lane_index() < dims.top_k;
+      const int expert = chooses ? experts[token * dims.top_k + lane_index()] : -1;
+      const int slot = chooses ? s.slot[token - first_token][lane_index()] : 0;
+      send_token_piece<kPayload>(p, peers, input, token, piece, expert, slot);
     }
   }
+  send_counts(p, peers, experts);
   if (is_last_block(&state(c).dispatch_blocks, &s.last)) {
-    signal_peers(c, c.layout.dispatch_flag, c.layout.dispatch_stamp, epoch, global_time_ns());
+    signal_peers(c, first, c.layout.dispatch_flag, c.layout.dispatch_stamp, epoch, global_time_ns());
     if (thread_index() == 0) {
       state(c).epoch = epoch;
       report(c, epoch, ProgressStage::Sent);
@@ -153,16 +215,17 @@ ll_dispatch_send_kernel(DBO_PARAM LlParams p) {
 DBO_DEVICE void prefix_cells(const std::int32_t* counts, int number, int* cells, LlShared& s) {
   const int per_thread = (number + kLlThreads - 1) / kLlThreads;
   const int begin = thread_index() * per_thread;
-  int sum = 0;
-  for (int i = begin; i < begin + per_thread && i < number; ++i) sum += counts[i];
+  int own = 0;
+  for (int i = begin; i < begin + per_thread && i < number; ++i) own += counts[i];
   // Scan over the lanes, then over the warps.
-  int before = 0;
-  for (int lane = 0; lane < 32; ++lane) {
-    const int other = warp_shuffle(sum, lane);
-    if (lane < lane_index()) before += other;
+  int sum = own;
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int other = warp_shuffle(sum, lane_index() - distance);
+    if (lane_index() >= distance) sum += other;
   }
-  if (lane_index() == 31) s.warp_total[warp_index()] = before + sum;
+  if (lane_index() == 31) s.warp_total[warp_index()] = sum;
   block_sync();
+  int before = sum - own;
   for (int w = 0; w < warp_index(); ++w) before += s.warp_total[w];
   for (int i = begin; i < begin + per_thread && i < number; ++i) {
     cells[i] = before;
@@ -189,10 +252,12 @@ DBO_DEVICE int cell_of(const int* cells, int number, int row) {
 DBO_KERNEL(kLlThreads)
 ll_combine_send_kernel(DBO_PARAM LlParams p) {
   LlShared& s = *reinterpret_cast<LlShared*>(dynamic_smem());
-  int* const cells = reinterpret_cast<int*>(dynamic_smem() + kLlCellOffset);
+  int* const cells = ll_table();
   const A2aCall& c = p.call;
   const A2aLayout& l = c.layout;
   const MoeDims& dims = l.dims;
+  const PeerBases peers(c);
+  std::byte* const first = first_peer(c);
   const std::uint32_t epoch = state(c).epoch;
   if (block_index() == 0 && thread_index() == 0) report(c, epoch, ProgressStage::Entered);
   const std::byte* const own = slot_data(c, c.base);
@@ -206,57 +271,79 @@ ll_combine_send_kernel(DBO_PARAM LlParams p) {
     const int cell = cell_of(cells, number, index);
     const std::size_t row = static_cast<std::size_t>(cell) * static_cast<std::size_t>(dims.max_tokens) +
                             static_cast<std::size_t>(index - cells[cell]);
-    const int source = cell % dims.ranks;
     const int token = reinterpret_cast<const std::int32_t*>(own + l.source_token.offset)[row];
     const int k = reinterpret_cast<const std::int32_t*>(own + l.source_k.offset)[row];
-    std::byte* const to = slot_data(c, c.peers[source]) + l.combine_rows.offset +
+    const CopyPiece copy =
+        load_copy(own + l.outputs.offset + row * static_cast<std::size_t>(row_bytes), piece * kCopyBytes, row_bytes);
+    std::byte* const to = slot_data(c, peers.of(cell % dims.ranks)) + l.combine_rows.offset +
                           static_cast<std::size_t>(token * dims.top_k + k) * static_cast<std::size_t>(row_bytes);
-    copy_piece(own + l.outputs.offset + row * static_cast<std::size_t>(row_bytes), reinterpret_cast<std::uint64_t>(to),
-               1, piece * kCopyBytes, row_bytes);
+    store_copy(copy, to, piece * kCopyBytes, row_bytes);
   }
   if (is_last_block(&state(c).combine_blocks, &s.last)) {
-    signal_peers(c, l.combine_flag, l.combine_stamp, epoch, global_time_ns());
+    signal_peers(c, first, l.combine_flag, l.combine_stamp, epoch, global_time_ns());
     if (thread_index() == 0) report(c, epoch, ProgressStage::Sent);
   }
 }
 
-/// 256 elements of one token: weight times row, added with fused multiply-adds in fp32 in ascending k, from +0.
-DBO_DEVICE void combine_token_piece(const LlParams& p, int token, int first) {
-  const A2aLayout& l = p.call.layout;
-  const MoeDims& dims = l.dims;
-  const int lane = lane_index(), element = first + lane * 8;
-  const int expert = lane < dims.top_k ? p.tokens.expert[token * dims.top_k + lane] : -1;
-  const float weight = lane < dims.top_k ? p.tokens.weight[token * dims.top_k + lane] : 0.0f;
-  const std::uint32_t used = warp_ballot(expert >= 0);
-  const std::byte* const rows = slot_data(p.call, p.call.base) + l.combine_rows.offset;
-  const std::size_t hidden = static_cast<std::size_t>(dims.hidden);
+/// Elements of one token that a warp combines at a time.
+inline constexpr int kCombineElements = 256;
+
+/// A warp's part of the combine receive: kCombineElements of a token, its choices spread over the lanes.
+struct CombineUnit {
+  int token = 0, element = 0;  ///< the lane's first element
+  int expert = -1;
+  float weight = 0.0f;
   Vec16 v[kA2aMaxTopK];
-  DBO_UNROLL
-  for (int k = 0; k < kA2aMaxTopK; ++k) {
-    if (((used >> k) & 1u) != 0 && element < dims.hidden) {
-      v[k] = load_arrived(
-          rows + (static_cast<std::size_t>(token * dims.top_k + k) * hidden + static_cast<std::size_t>(element)) * 2);
-    }
+
+  /// What does not depend on the peers.
+  DBO_DEVICE void begin(const LlParams& p, int unit, int pieces) {
+    const MoeDims& dims = p.call.layout.dims;
+    const int lane = lane_index();
+    token = unit / pieces;
+    element = (unit - token * pieces) * kCombineElements + lane * 8;
+    const bool chooses = token < p.tokens.tokens && lane < dims.top_k;
+    expert = chooses ? p.tokens.expert[token * dims.top_k + lane] : -1;
+    weight = chooses ? p.tokens.weight[token * dims.top_k + lane] : 0.0f;
   }
-  float sum[8] = {};
-  DBO_UNROLL
-  for (int k = 0; k < kA2aMaxTopK; ++k) {
-    const float w = warp_shuffle(weight, k);
-    if (((used >> k) & 1u) != 0) {
-      const std::uint32_t words[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
-      DBO_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        sum[2 * i] = multiply_add(w, low_bf16(words[i]), sum[2 * i]);
-        sum[2 * i + 1] = multiply_add(w, high_bf16(words[i]), sum[2 * i + 1]);
+  DBO_DEVICE bool has(std::uint32_t used, int k) const { return ((used >> k) & 1u) != 0; }
+  /// Starts the loads of the rows.
+  DBO_DEVICE void load(const LlParams& p, std::uint32_t used) {
+    const MoeDims& dims = p.call.layout.dims;
+    const std::byte* const rows = slot_data(p.call, p.call.base) + p.call.layout.combine_rows.offset;
+    const std::size_t hidden = static_cast<std::size_t>(dims.hidden);
+    DBO_UNROLL
+    for (int k = 0; k < kA2aMaxTopK; ++k) {
+      if (has(used, k) && element < dims.hidden) {
+        v[k] = load_arrived(
+            rows + (static_cast<std::size_t>(token * dims.top_k + k) * hidden + static_cast<std::size_t>(element)) * 2);
       }
     }
   }
-  if (element < dims.hidden) {
-    store16(p.out + (static_cast<std::size_t>(token) * hidden + static_cast<std::size_t>(element)) * 2,
-            Vec16{pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
-                  pack_bf16(sum[6], sum[7])});
+  /// Weight times row, added with fused multiply-adds in fp32 in ascending k, from +0.
+  DBO_DEVICE void finish(const LlParams& p, std::uint32_t used) const {
+    const int hidden = p.call.layout.dims.hidden;
+    float sum[8] = {};
+    DBO_UNROLL
+    for (int k = 0; k < kA2aMaxTopK; ++k) {
+      const float w = warp_shuffle(weight, k);
+      if (has(used, k)) {
+        const std::uint32_t words[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
+        DBO_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          sum[2 * i] = multiply_add(w, low_bf16(words[i]), sum[2 * i]);
+          sum[2 * i + 1] = multiply_add(w, high_bf16(words[i]), sum[2 * i + 1]);
+        }
+      }
+    }
+    if (token < p.tokens.tokens && element < hidden) {
+      store16(p.out + (static_cast<std::size_t>(token) * static_cast<std::size_t>(hidden) +
+                       static_cast<std::size_t>(element)) *
+                          2,
+              Vec16{pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
+                    pack_bf16(sum[6], sum[7])});
+    }
   }
-}
+};
 
 DBO_KERNEL(kLlThreads)
 ll_combine_receive_kernel(DBO_PARAM LlParams p) {
@@ -265,19 +352,30 @@ ll_combine_receive_kernel(DBO_PARAM LlParams p) {
   const std::uint32_t epoch = state(c).epoch;
   const bool reporter = block_index() == 0 && thread_index() == 0;
   if (reporter) report(c, epoch, ProgressStage::Waiting);
+  const int pieces = (dims.hidden + kCombineElements - 1) / kCombineElements, units = p.tokens.tokens * pieces;
+  // Two units at a time, so that one's loads are on their way while the other's come.
+  CombineUnit one, two;
+  one.begin(p, ll_warp(), pieces);
+  two.begin(p, ll_warp() + ll_warp_count(), pieces);
   wait_for_sources(c, WaitOp::LlCombine, c.layout.combine_flag, c.layout.combine_stamp, epoch, false, true);
-  const int pieces = (dims.hidden + 255) / 256;
-  for (int unit = ll_warp(); unit < p.tokens.tokens * pieces; unit += ll_warp_count()) {
-    const int token = unit / pieces;
-    combine_token_piece(p, token, (unit - token * pieces) * 256);
+  for (int unit = ll_warp(); unit < units; unit += 2 * ll_warp_count()) {
+    if (unit != ll_warp()) {
+      one.begin(p, unit, pieces);
+      two.begin(p, unit + ll_warp_count(), pieces);
+    }
+    const std::uint32_t used_one = warp_ballot(one.expert >= 0), used_two = warp_ballot(two.expert >= 0);
+    one.load(p, used_one);
+    two.load(p, used_two);
+    one.finish(p, used_one);
+    two.finish(p, used_two);
   }
   if (reporter) report(c, epoch, ProgressStage::Done);
 }
 
-inline constexpr int kArrivalThreads = 128;
+inline constexpr int kArrivalThreads = 32;
 
 /// Waits, in one block, until every rank's dispatch has arrived: the receive of lsa-ll and of copy-engine.
-DBO_KERNEL(kArrivalThreads)
+DBO_TINY_KERNEL
 dispatch_arrival_kernel(DBO_PARAM A2aCall c, DBO_PARAM WaitOp op, DBO_PARAM bool skip_own) {
   const std::uint32_t epoch = state(c).epoch;
   if (thread_index() == 0) report(c, epoch, ProgressStage::Waiting);
@@ -287,7 +385,7 @@ dispatch_arrival_kernel(DBO_PARAM A2aCall c, DBO_PARAM WaitOp op, DBO_PARAM bool
 
 /// How the send kernels and the combine receive are launched. The layout bounds the cells (kA2aMaxExperts).
 inline LaunchPlan<LlParams> plan_low_latency(const A2aCall& call, const TokenView& tokens, void* out) {
-  static_assert(kLlCellOffset + (kA2aMaxExperts + 1) * sizeof(int) <= kWholeSmBytes);
+  static_assert(kA2aMaxExperts + 1 <= kLlTableWords);
   return {{call, tokens, ExpertRanks(call.layout.dims.experts_per_rank), static_cast<std::byte*>(out)},
           call.blocks,
           kLlThreads,

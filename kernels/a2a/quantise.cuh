@@ -9,6 +9,11 @@ namespace dbo::kernels::device {
 inline constexpr int kQuantSteps = 4;
 inline constexpr int kQuantElements = kQuantSteps * 512;
 
+/// What a lane of the warp has of the piece: per step 16 elements.
+struct QuantInput {
+  Vec16 low[kQuantSteps], high[kQuantSteps];
+};
+
 struct QuantPiece {
   Vec16 q[kQuantSteps];  ///< lane's elements step * 512 + lane * 16 .. + 15
   float scale;           ///< lane l < 16: the scale of block l of the piece
@@ -24,24 +29,29 @@ DBO_DEVICE std::uint32_t quantise_words(std::uint32_t a, std::uint32_t b, float 
 }
 
 /// `row`: the bf16 row; `first`: the piece's first element; elements at or beyond `hidden` read as 0 (and are not to
-/// be stored). All 32 lanes take part.
-DBO_DEVICE QuantPiece quantise_piece(const std::byte* row, int first, int hidden) {
-  const int lane = lane_index();
-  Vec16 a[kQuantSteps], b[kQuantSteps];
+/// be stored).
+DBO_DEVICE QuantInput load_quant_input(const std::byte* row, int first, int hidden) {
+  QuantInput in;
   DBO_UNROLL
   for (int step = 0; step < kQuantSteps; ++step) {
-    const int element = first + step * 512 + lane * 16;
-    a[step] = b[step] = Vec16{0, 0, 0, 0};
+    const int element = first + step * 512 + lane_index() * 16;
+    in.low[step] = in.high[step] = Vec16{0, 0, 0, 0};
     if (element < hidden) {
-      a[step] = load_stream(row + static_cast<std::size_t>(element) * 2);
-      b[step] = load_stream(row + static_cast<std::size_t>(element) * 2 + 16);
+      in.low[step] = load_stream(row + static_cast<std::size_t>(element) * 2);
+      in.high[step] = load_stream(row + static_cast<std::size_t>(element) * 2 + 16);
     }
   }
+  return in;
+}
+
+/// All 32 lanes take part.
+DBO_DEVICE QuantPiece quantise_piece(const QuantInput& in) {
+  const int lane = lane_index();
   QuantPiece piece;
   piece.scale = 0;
   DBO_UNROLL
   for (int step = 0; step < kQuantSteps; ++step) {
-    const Vec16 &u = a[step], &v = b[step];
+    const Vec16 &u = in.low[step], &v = in.high[step];
     float amax = larger(larger(larger(word_amax(u.x), word_amax(u.y)), larger(word_amax(u.z), word_amax(u.w))),
                         larger(larger(word_amax(v.x), word_amax(v.y)), larger(word_amax(v.z), word_amax(v.w))));
     for (int mask = 1; mask < 8; mask *= 2) amax = larger(amax, warp_shuffle_xor(amax, mask));

@@ -21,7 +21,10 @@ struct ScatterParams {
   TokenView tokens;
   ExpertRanks expert_ranks;
   int stages;                     ///< bf16: rows in flight per mover warp
+  bool wide_choices;              ///< a token's choices can be loaded 16 bytes at a time
+  bool settle;                    ///< ScatterTuning
   const std::int32_t* row_limit;  ///< [ranks] rows the call was sized for, or null
+  std::uint64_t* times;           ///< DispatchArgs
 };
 
 inline constexpr int kScatterThreads = 512;
@@ -85,15 +88,41 @@ DBO_DEVICE RowTarget target_of(const A2aCall& c, int rank) {
   return target;
 }
 
-/// Bit i: the token has an expert on rank first_rank + i.
-DBO_DEVICE std::uint32_t rank_mask(const ScatterParams& p, int token, int first_rank) {
+/// The experts a token chose, -1 beyond top_k. All loads of one or more tokens are on their way before the first is
+/// used.
+struct Choices {
+  std::int32_t expert[(kA2aMaxTopK + 3) / 4 * 4];
+};
+
+DBO_DEVICE Choices load_choices(const ScatterParams& p, int token, bool exists) {
   const int top_k = p.call.layout.dims.top_k;
   const std::int32_t* const experts =
-      p.tokens.expert + static_cast<std::size_t>(token) * static_cast<std::size_t>(top_k);
+      p.tokens.expert + static_cast<std::size_t>(exists ? token : 0) * static_cast<std::size_t>(top_k);
+  constexpr int kMost = static_cast<int>(sizeof(Choices) / sizeof(std::int32_t));
+  Choices c;
+  if (p.wide_choices) {
+    DBO_UNROLL
+    for (int k = 0; k < kMost; k += 4) {
+      const bool some = exists && k < top_k;
+      const Vec16 v = some ? load_stream(experts + k) : Vec16{~0u, ~0u, ~0u, ~0u};
+      c.expert[k] = static_cast<std::int32_t>(v.x);
+      c.expert[k + 1] = static_cast<std::int32_t>(v.y);
+      c.expert[k + 2] = static_cast<std::int32_t>(v.z);
+      c.expert[k + 3] = static_cast<std::int32_t>(v.w);
+    }
+  } else {
+    DBO_UNROLL
+    for (int k = 0; k < kMost; ++k) c.expert[k] = exists && k < top_k ? experts[k] : -1;
+  }
+  return c;
+}
+
+/// Bit i: one of the experts is on rank first_rank + i.
+DBO_DEVICE std::uint32_t rank_mask(const ScatterParams& p, const Choices& c, int first_rank) {
   std::uint32_t mask = 0;
-  for (int k = 0; k < top_k; ++k) {
-    const int expert = experts[k];
-    const int bit = expert < 0 ? -1 : p.expert_ranks.rank_of(expert) - first_rank;
+  DBO_UNROLL
+  for (int k = 0; k < kA2aMaxTopK; ++k) {
+    const int bit = c.expert[k] < 0 ? -1 : p.expert_ranks.rank_of(c.expert[k]) - first_rank;
     if (bit >= 0 && bit < 32) mask |= 1u << bit;
   }
   return mask;
@@ -113,6 +142,24 @@ DBO_DEVICE std::uint32_t* route_table(const A2aCall& c) {
   return reinterpret_cast<std::uint32_t*>(slot_data(c, c.base) + c.layout.route.offset);
 }
 
+/// Lane r of `width` gets the number of tokens before `end` that go to rank first_rank + r and are this warp's to
+/// count.
+DBO_DEVICE int count_earlier(const ScatterParams& p, int end, int first_rank, int width) {
+  constexpr int kAhead = 4;  ///< choices of so many chunks of tokens are loaded at once: a load takes about 1 us
+  int earlier = 0;
+  for (int chunk = warp_index() * 32; chunk < end; chunk += kAhead * kScatterThreads) {
+    Choices c[kAhead];
+    DBO_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const int token = chunk + i * kScatterThreads + lane_index();
+      c[i] = load_choices(p, token, token < end);
+    }
+    DBO_UNROLL
+    for (int i = 0; i < kAhead; ++i) earlier += count_by_rank(rank_mask(p, c[i], first_rank), width);
+  }
+  return earlier;
+}
+
 /// Writes the route entries of tokens [begin, end), where the slot at a rank is the number of earlier tokens that go
 /// there: every block counts those before its own range by itself, so that blocks need not wait for each other and
 /// slots are the same in every run. The last block also delivers the counts. By the whole block.
@@ -124,12 +171,8 @@ DBO_DEVICE void build_route(const ScatterParams& p, int begin, int end, ScatterS
   for (int first_rank = 0; first_rank < dims.ranks; first_rank += 32) {
     const int width = dims.ranks - first_rank < 32 ? dims.ranks - first_rank : 32;
     const bool last_group = first_rank + 32 >= dims.ranks;
-    int earlier = 0;
-    for (int chunk = warp * 32; chunk < begin; chunk += kScatterThreads) {
-      const int token = chunk + lane;
-      earlier += count_by_rank(token < begin ? rank_mask(p, token, first_rank) : 0, width);
-    }
-    s.partial[warp][lane] = earlier;
+    Choices own = load_choices(p, begin + thread_index(), begin + thread_index() < end);
+    s.partial[warp][lane] = count_earlier(p, begin, first_rank, width);
     block_sync();
     if (warp == 0) {
       int sum = 0;
@@ -139,7 +182,8 @@ DBO_DEVICE void build_route(const ScatterParams& p, int begin, int end, ScatterS
     block_sync();
     for (int chunk = begin; chunk < end; chunk += kScatterThreads) {
       const int token = chunk + thread_index();
-      const std::uint32_t mask = token < end ? rank_mask(p, token, first_rank) : 0;
+      if (chunk != begin) own = load_choices(p, token, token < end);
+      const std::uint32_t mask = rank_mask(p, own, first_rank);
       s.partial[warp][lane] = count_by_rank(mask, width);
       block_sync();
       int before = s.base[lane], total = before;
@@ -150,9 +194,7 @@ DBO_DEVICE void build_route(const ScatterParams& p, int begin, int end, ScatterS
       }
       std::uint32_t* const entries = route + static_cast<std::size_t>(token) * static_cast<std::size_t>(dims.top_k);
       int position = 0;
-      if (token < end) {
-        for (int r = 0; r < first_rank; r += 32) position += bit_count(rank_mask(p, token, r));
-      }
+      for (int r = 0; r < first_rank; r += 32) position += bit_count(rank_mask(p, own, r));
       for (int r = 0; r < width; ++r) {
         const bool goes = ((mask >> r) & 1u) != 0;
         const std::uint32_t all = warp_ballot(goes);
@@ -262,12 +304,16 @@ DBO_DEVICE void move_rows(const ScatterParams& p, const RowRing& ring) {
     bulk_commit();
     // Refill the stage of the row before: its stores had a row's time to read it.
     if (index > 0) {
-      bulk_wait_read<1>();
+      if (p.settle) {
+        bulk_wait_written<1>();
+      } else {
+        bulk_wait_read<1>();
+      }
       ring.load(index - 1 + ring.stages, stage == 0 ? ring.stages - 1 : stage - 1);
     }
     if (++stage == ring.stages) stage = 0, parity ^= 1u;
   }
-  bulk_wait_all();
+  bulk_wait_written<0>();
 }
 
 /// fp8: a warp quantises a row and stores it to each destination.
@@ -291,7 +337,7 @@ DBO_DEVICE void move_quantised(const ScatterParams& p, int begin, int end) {
     const std::byte* const row =
         static_cast<const std::byte*>(p.tokens.rows) + static_cast<std::size_t>(token) * hidden * 2;
     for (int first = 0; first < dims.hidden; first += kQuantElements) {
-      const QuantPiece piece = quantise_piece(row, first, dims.hidden);
+      const QuantPiece piece = quantise_piece(load_quant_input(row, first, dims.hidden));
       for (int copy = 0; copy < copies; ++copy) {
         store_piece(piece, reinterpret_cast<std::byte*>(warp_shuffle(row_address, copy)),
                     reinterpret_cast<float*>(warp_shuffle(scale_address, copy)), first, dims.hidden);
@@ -308,17 +354,23 @@ DBO_DEVICE void finish_scatter(const ScatterParams& p, std::uint32_t epoch) {
   A2aState& st = state(c);
   if constexpr (kTo == ScatterTo::Peers) {
     if (thread_index() == 0) report(c, epoch, ProgressStage::Waiting);
-    signal_peers(c, c.layout.dispatch_flag, c.layout.dispatch_stamp, epoch, st.dispatch_start_ns);
+    signal_peers(c, first_peer(c), c.layout.dispatch_flag, c.layout.dispatch_stamp, epoch, st.dispatch_start_ns);
     wait_for_sources(c, WaitOp::HtDispatch, c.layout.dispatch_flag, c.layout.dispatch_stamp, epoch, false, true);
   } else if constexpr (kTo == ScatterTo::Copies) {
     const std::uint64_t now = global_time_ns();
-    for (int rank = thread_index(); rank < c.layout.dims.ranks; rank += block_threads()) {
+    for (int rank = thread_index(); rank < c.layout.dims.ranks && c.wire_ns > 0; rank += block_threads()) {
       store_release(control<std::uint64_t>(c, c.peers[rank], c.layout.dispatch_stamp) + source_at(c, rank), now);
     }
   }
   if (thread_index() == 0) {
     st.epoch = epoch;
     report(c, epoch, kTo == ScatterTo::Peers ? ProgressStage::Done : ProgressStage::Sent);
+  }
+}
+
+DBO_DEVICE void mark_time(const ScatterParams& p, ScatterTime what) {
+  if (p.times != nullptr && thread_index() == 0) {
+    p.times[block_index() * kScatterTimes + static_cast<int>(what)] = global_time_ns();
   }
 }
 
@@ -331,6 +383,7 @@ scatter_kernel(DBO_PARAM ScatterParams p) {
     state(p.call).dispatch_start_ns = global_time_ns();
     report(p.call, epoch, ProgressStage::Entered);
   }
+  mark_time(p, ScatterTime::Entered);
   const std::int64_t tokens = p.tokens.tokens;
   const int begin = static_cast<int>(tokens * block_index() / block_count());
   const int end = static_cast<int>(tokens * (block_index() + 1) / block_count());
@@ -340,6 +393,7 @@ scatter_kernel(DBO_PARAM ScatterParams p) {
     if (mover) ring = start_ring(p, begin, end, s);  // the first rows travel while the slots are counted
     warp_sync();
     build_route<kTo>(p, begin, end, s);
+    mark_time(p, ScatterTime::Routed);
     if (mover) move_rows<kTo>(p, ring);
     warp_sync();
     if (warp_index() >= kMoverWarps) {
@@ -347,17 +401,24 @@ scatter_kernel(DBO_PARAM ScatterParams p) {
     }
   } else {
     build_route<kTo>(p, begin, end, s);
+    mark_time(p, ScatterTime::Routed);
     write_metadata<kTo>(p, begin, end, warp_index(), kScatterWarps);
     move_quantised<kTo>(p, begin, end);
   }
+  if (p.times != nullptr) block_sync();
+  mark_time(p, ScatterTime::Moved);
   if (is_last_block(&state(p.call).dispatch_blocks, &s.last)) finish_scatter<kTo>(p, epoch);
+  mark_time(p, ScatterTime::Ended);
 }
 
 /// How a scatter of valid arguments is launched; nothing when a row is too large for the ring (hidden above 14,000 or
 /// so).
 inline std::optional<LaunchPlan<ScatterParams>> plan_scatter(const DispatchArgs& args) {
   const A2aLayout& layout = args.call.layout;
-  LaunchPlan<ScatterParams> plan{{args.call, args.tokens, ExpertRanks(layout.dims.experts_per_rank), 0, args.row_limit},
+  const bool wide =
+      layout.dims.top_k % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.tokens.expert) % sizeof(Vec16) == 0;
+  LaunchPlan<ScatterParams> plan{{args.call, args.tokens, ExpertRanks(layout.dims.experts_per_rank), 0, wide,
+                                  args.tuning.settle, args.row_limit, args.times},
                                  args.call.blocks,
                                  kScatterThreads,
                                  kWholeSmBytes};
@@ -365,6 +426,7 @@ inline std::optional<LaunchPlan<ScatterParams>> plan_scatter(const DispatchArgs&
   const std::size_t stages = (kMaxSharedBytes - kScatterRingOffset) / (kMoverWarps * layout.row_bytes);
   if (stages < 2) return std::nullopt;
   plan.params.stages = static_cast<int>(std::min<std::size_t>(stages, kMaxStages));
+  if (args.tuning.stages != 0) plan.params.stages = std::clamp(args.tuning.stages, 2, plan.params.stages);
   const std::size_t rows = kMoverWarps * static_cast<std::size_t>(plan.params.stages);
   plan.shared_bytes = std::max(kWholeSmBytes, kScatterRingOffset + rows * layout.row_bytes);
   return plan;

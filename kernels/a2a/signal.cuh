@@ -30,22 +30,29 @@ DBO_DEVICE void report(const A2aCall& c, std::uint32_t epoch, ProgressStage stag
 DBO_DEVICE bool is_last_block(std::uint32_t* counter, int* flag) {
   block_sync();
   if (thread_index() == 0) {
+    // The block's stores to peers must have arrived there before the count says so: waits for them. Nothing is needed
+    // behind the count: it acquires, and signal_peers releases at system scope.
     fence_system();
     const auto last = static_cast<std::uint32_t>(block_count() - 1);
     *flag = count_arrival(counter, last) == last ? 1 : 0;
-    fence_system();
   }
   block_sync();
   return *flag != 0;
 }
 
-/// Tells every rank (this one too) that this rank's call `epoch` has arrived. By a whole block.
-DBO_DEVICE void signal_peers(const A2aCall& c, std::size_t flag, std::size_t stamp, std::uint32_t epoch,
-                             std::uint64_t stamp_ns) {
+/// The buffer this thread signals first, for kernels to look up early: the table is a memory access away.
+DBO_DEVICE std::byte* first_peer(const A2aCall& c) {
+  return thread_index() < c.layout.dims.ranks ? c.peers[thread_index()] : nullptr;
+}
+
+/// Tells every rank (this one too) that this rank's call `epoch` has arrived. By a whole block; `first` is the thread's
+/// first_peer. Stamps are for emulated wires: without one, no release waits for a stamp to cross the link first.
+DBO_DEVICE void signal_peers(const A2aCall& c, std::byte* first, std::size_t flag, std::size_t stamp,
+                             std::uint32_t epoch, std::uint64_t stamp_ns) {
   for (int peer = thread_index(); peer < c.layout.dims.ranks; peer += block_threads()) {
-    std::byte* const base = c.peers[peer];
+    std::byte* const base = peer == thread_index() ? first : c.peers[peer];
     const int source = source_at(c, peer);
-    store_relaxed(control<std::uint64_t>(c, base, stamp) + source, stamp_ns);
+    if (c.wire_ns > 0) store_relaxed(control<std::uint64_t>(c, base, stamp) + source, stamp_ns);
     store_release(control<std::uint32_t>(c, base, flag) + source, epoch);
   }
 }

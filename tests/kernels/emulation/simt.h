@@ -19,6 +19,7 @@
 #define DBO_SIMT_EMULATION
 #define DBO_DEVICE inline
 #define DBO_KERNEL(threads) inline void
+#define DBO_TINY_KERNEL inline void
 #define DBO_PARAM const
 #define DBO_UNROLL
 
@@ -211,8 +212,9 @@ template <int kPending>
 void bulk_wait_read() {
   simt::detail::wait_groups(kPending);
 }
-inline void bulk_wait_all() {
-  simt::detail::wait_groups(0);
+template <int kPending>
+void bulk_wait_written() {
+  simt::detail::wait_groups(kPending);
 }
 inline void fence_bulk() {}
 
