@@ -147,6 +147,7 @@ class EmulatedRig final : public Rig {
   void scatter(simt::Queue& queue, std::size_t player, int slot) {
     kernels::DispatchArgs args{call_of(player, slot), tokens_of(player), nullptr};
     if (!send_.empty() && kTo != dev::ScatterTo::Peers) args.row_limit = send_[player].data();
+    args.tuning = case_.tuning;
     const auto plan = dev::plan_scatter(args);
     REQUIRE(plan.has_value());
     queue.launch(args.call.layout.payload == ElementType::Bf16
@@ -406,6 +407,14 @@ TEST_CASE("a2a emulated: many tokens in one block, and a long slot count") {
   for (int blocks : {1, 3}) {
     c.blocks = blocks;
     check(c, 1);
+  }
+}
+
+TEST_CASE("a2a emulated: results do not depend on how rows are kept in flight") {
+  Case c = basic_case(Transport::LsaHt, ElementType::Bf16);
+  for (const kernels::ScatterTuning tuning : {kernels::ScatterTuning{2, false}, kernels::ScatterTuning{0, true}}) {
+    c.tuning = tuning;
+    check(c, 2);
   }
 }
 

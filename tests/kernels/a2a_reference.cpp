@@ -6,8 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/a2a/call.h"
-
 namespace dbo::a2a_test {
 
 using kernels::A2aLayout;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/a2a/call.h"
 #include "kernels/a2a/layout.h"
 
 namespace dbo::a2a_test {
@@ -47,6 +48,7 @@ struct Case {
   bool mirrored = false;   ///< then players (1 or 2) play all ranks
   bool exact_rows = true;  ///< copy-engine, nccl: messages sized by the true counts, not padded
   std::uint64_t seed = 1;
+  kernels::ScatterTuning tuning = {};
 };
 
 /// Buffers that take part: the ranks, or one or two of a mirrored exchange.
@@ -91,8 +93,8 @@ float expert_gain(int player, int local_expert);
 /// What combine must return to the player, bit for bit: [tokens][hidden] bf16.
 std::vector<std::uint16_t> expected_combine(const Case& c, const kernels::A2aLayout& layout, int player,
                                             const std::vector<TokenData>& data);
-/// The same sum in double precision without any rounding. Weights and gains are positive, so all its terms have the sign
-/// of the element, and it is its own condition.
+/// The same sum in double precision without any rounding. Weights and gains are positive, so all its terms have the
+/// sign of the element, and it is its own condition.
 std::vector<double> exact_combine(const Case& c, const kernels::A2aLayout& layout, int player,
                                   const std::vector<TokenData>& data);
 

@@ -316,7 +316,8 @@ std::string CudaRig::before_exchange(int player, int slot, bool combine) {
   if (is_silent(player, combine)) return {};
   const Player& p = players_[at(player)];
   RIG_CHECK(cudaSetDevice(p.device));
-  const kernels::DispatchArgs dispatch{call_of(player, slot), tokens_of(player), nullptr};
+  kernels::DispatchArgs dispatch{call_of(player, slot), tokens_of(player), nullptr};
+  dispatch.tuning = case_.tuning;
   const kernels::CombineArgs gather{call_of(player, slot), tokens_of(player), p.out};
   kernels::DispatchArgs pack = dispatch;
   pack.row_limit = send_.empty() ? nullptr : p.send_limit;

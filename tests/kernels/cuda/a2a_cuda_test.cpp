@@ -200,6 +200,25 @@ TEST_CASE("a2a: decode-sized low-latency calls with the blocks of a bench") {
   }
 }
 
+TEST_CASE("a2a: more low-latency choices than fit into shared memory") {
+  Case c = basic_case(Transport::LsaLl, ElementType::Bf16);
+  c.shape.dims.top_k = 11;
+  c.shape.dims.experts_per_rank = 6;
+  c.shape.dims.hidden = 128;
+  c.shape.dims.max_tokens = 2900;
+  c.tokens = {2900, 2700};
+  c.blocks = 32;
+  check_everywhere(c, {}, 2);
+}
+
+TEST_CASE("a2a: results do not depend on how rows are kept in flight") {
+  Case c = basic_case(Transport::LsaHt, ElementType::Bf16);
+  for (const kernels::ScatterTuning tuning : {kernels::ScatterTuning{2, false}, kernels::ScatterTuning{0, true}}) {
+    c.tuning = tuning;
+    check_everywhere(c);
+  }
+}
+
 TEST_CASE("a2a: nccl transport, messages exact and padded, also in graphs") {
   std::vector<int> devices = {0};
   if (gpu_count() >= 2) devices.push_back(1);

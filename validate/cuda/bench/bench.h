@@ -9,6 +9,7 @@ struct BenchOptions {
   bool quick = false;  ///< fewer points and repeats
   std::string csv;     ///< file to write, empty: none
   int device = 0;
+  std::string only;  ///< a2a: one section, `decode`, `prefill` or `copy`; empty: all
 };
 
 /// Grouped GEMM over tokens per expert, against the dense rate of cuBLAS and the copy bandwidth measured in the same

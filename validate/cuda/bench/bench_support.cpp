@@ -218,6 +218,24 @@ void Table::row(const std::vector<std::string>& cells) {
   if (!file) throw InputError(csv_file_, "", "cannot be written");
 }
 
+Records::Records(std::string file, const std::vector<std::string>& columns)
+    : file_(std::move(file)), columns_(columns.size()) {
+  write(columns, std::ios::trunc);
+}
+
+void Records::row(const std::vector<std::string>& cells) {
+  write(cells, std::ios::app);
+}
+
+void Records::write(const std::vector<std::string>& cells, std::ios_base::openmode mode) {
+  DBO_CHECK(cells.size() == columns_, "a record has another number of cells than columns");
+  if (file_.empty()) return;
+  std::ofstream file(file_, mode);
+  for (std::size_t i = 0; i < cells.size(); ++i) file << (i == 0 ? "" : ",") << cells[i];
+  file << '\n';
+  if (!file) throw InputError(file_, "", "cannot be written");
+}
+
 std::string number(double value, int decimals) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", decimals, value);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <ios>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,20 @@ class Table {
  private:
   std::string name_, csv_file_;
   std::vector<std::size_t> widths_;
+};
+
+/// A CSV file with a header: what programs read, where a Table is for people. Cells hold no commas. No file without a
+/// name.
+class Records {
+ public:
+  /// Throws InputError if the file cannot be written.
+  Records(std::string file, const std::vector<std::string>& columns);
+  void row(const std::vector<std::string>& cells);
+
+ private:
+  void write(const std::vector<std::string>& cells, std::ios_base::openmode mode);
+  std::string file_;
+  std::size_t columns_;
 };
 
 std::string number(double value, int decimals);

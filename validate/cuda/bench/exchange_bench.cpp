@@ -1,4 +1,5 @@
-// Runs the exchange benchmarks on their own: exchange_bench a2a|overlap [--quick] [--csv FILE].
+// Runs the exchange benchmarks on their own: exchange_bench a2a|overlap [--quick] [--only SECTION]
+// [--csv FILE].
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,13 +12,15 @@
 namespace {
 
 int run(int argc, char** argv) {
-  const char* usage = "usage: exchange_bench a2a|overlap [--quick] [--csv FILE]\n";
+  const char* usage = "usage: exchange_bench a2a|overlap [--quick] [--only decode|prefill|copy] [--csv FILE]\n";
   dbo::bench::BenchOptions options;
   for (int i = 2; i < argc; ++i) {
     if (std::strcmp(argv[i], "--quick") == 0) {
       options.quick = true;
     } else if (std::strcmp(argv[i], "--csv") == 0 && i + 1 < argc) {
       options.csv = argv[++i];
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+      options.only = argv[++i];
     } else {
       std::fputs(usage, stderr);
       return 2;

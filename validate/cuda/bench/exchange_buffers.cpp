@@ -110,12 +110,13 @@ SymmetricBuffers::~SymmetricBuffers() {
   }
 }
 
-kernels::A2aCall SymmetricBuffers::call(int rank, int blocks) const {
+kernels::A2aCall SymmetricBuffers::call(int rank, int blocks, int slot) const {
   kernels::A2aCall call;
   call.layout = layouts_[at(rank)];
   call.base = bases_[at(rank)];
   call.peers = peers_[at(rank)].as<std::byte*>();
   call.blocks = blocks;
+  call.slot = slot;
   return call;
 }
 
@@ -163,15 +164,41 @@ kernels::TokenView BenchTokens::view(int rank, int set) const {
   return {data.rows[at(set % kSets)].get(), data.expert.as<std::int32_t>(), data.weight.as<float>(), tokens_};
 }
 
+void RankGraphs::end_capture(int rank) {
+  cudaGraph_t graph = nullptr;
+  DBO_BENCH_CHECK(cudaStreamEndCapture(ranks_[rank].comm, &graph));
+  // Otherwise every kernel would have the priority of the stream the graph is launched on.
+  DBO_BENCH_CHECK(cudaGraphInstantiate(&graphs_.emplace_back(), graph, cudaGraphInstantiateFlagUseNodePriority));
+  DBO_BENCH_CHECK(cudaGraphDestroy(graph));
+  DBO_BENCH_CHECK(cudaGraphUpload(graphs_.back(), ranks_[rank].comm));
+}
+
 RankGraphs::RankGraphs(const ExchangeRanks& ranks, const std::function<void(int)>& enqueue) : ranks_(ranks) {
   ranks.each([&](int rank) {
-    cudaGraph_t graph = nullptr;
     DBO_BENCH_CHECK(cudaStreamBeginCapture(ranks[rank].comm, cudaStreamCaptureModeThreadLocal));
     enqueue(rank);
-    DBO_BENCH_CHECK(cudaStreamEndCapture(ranks[rank].comm, &graph));
-    DBO_BENCH_CHECK(cudaGraphInstantiate(&graphs_.emplace_back(), graph, 0));
-    DBO_BENCH_CHECK(cudaGraphDestroy(graph));
-    DBO_BENCH_CHECK(cudaGraphUpload(graphs_.back(), ranks[rank].comm));
+    end_capture(rank);
+  });
+  ranks.wait();
+}
+
+RankGraphs::RankGraphs(const ExchangeRanks& ranks, BothLanes, const std::function<void()>& enqueue) : ranks_(ranks) {
+  std::vector<cudaEvent_t> forks(at(ranks.count()), nullptr), joins(at(ranks.count()), nullptr);
+  ranks.each([&](int rank) {
+    for (cudaEvent_t* event : {&forks[at(rank)], &joins[at(rank)]}) {
+      DBO_BENCH_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    }
+    DBO_BENCH_CHECK(cudaStreamBeginCapture(ranks[rank].comm, cudaStreamCaptureModeRelaxed));
+    DBO_BENCH_CHECK(cudaEventRecord(forks[at(rank)], ranks[rank].comm));
+    DBO_BENCH_CHECK(cudaStreamWaitEvent(ranks[rank].compute, forks[at(rank)]));
+  });
+  enqueue();
+  ranks.each([&](int rank) {
+    ranks.record_ends(rank, ranks[rank].comm, ranks[rank].compute);
+    DBO_BENCH_CHECK(cudaEventRecord(joins[at(rank)], ranks[rank].compute));
+    DBO_BENCH_CHECK(cudaStreamWaitEvent(ranks[rank].comm, joins[at(rank)]));
+    end_capture(rank);
+    for (cudaEvent_t event : {forks[at(rank)], joins[at(rank)]}) (void)cudaEventDestroy(event);
   });
   ranks.wait();
 }

@@ -35,8 +35,8 @@ class SymmetricBuffers {
   SymmetricBuffers(const SymmetricBuffers&) = delete;
   SymmetricBuffers& operator=(const SymmetricBuffers&) = delete;
 
-  /// A call on `rank` with that many blocks, on slot 0.
-  kernels::A2aCall call(int rank, int blocks) const;
+  /// A call on `rank` with that many blocks.
+  kernels::A2aCall call(int rank, int blocks, int slot = 0) const;
   std::byte* const* host_peers() const { return bases_.data(); }
   const kernels::A2aLayout& layout(int rank) const { return layouts_[static_cast<std::size_t>(rank)]; }
 
@@ -83,17 +83,22 @@ class BenchTokens {
   std::vector<std::vector<std::int32_t>> rank_rows_, expert_rows_, received_rows_;
 };
 
-/// One captured graph per rank, launched together.
+struct BothLanes {};
+
+/// One captured graph per rank, launched together. Kernels keep the priority of the streams they were captured from.
 class RankGraphs {
  public:
   /// `enqueue(rank)` is captured from the rank's comm stream.
   RankGraphs(const ExchangeRanks& ranks, const std::function<void(int)>& enqueue);
+  /// `enqueue` fills the comm and compute streams of all ranks, which the graphs fork, mark (record_ends) and join.
+  RankGraphs(const ExchangeRanks& ranks, BothLanes, const std::function<void()>& enqueue);
   ~RankGraphs();
   RankGraphs(const RankGraphs&) = delete;
   RankGraphs& operator=(const RankGraphs&) = delete;
   void launch() const;
 
  private:
+  void end_capture(int rank);
   const ExchangeRanks& ranks_;
   std::vector<cudaGraphExec_t> graphs_;
 };

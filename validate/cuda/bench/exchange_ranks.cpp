@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "kernels/a2a/probe.h"
 
@@ -38,11 +39,15 @@ void enable_peers(int gpus) {
 
 }  // namespace
 
+Spread spread(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const auto nearest = [&](std::size_t percent) { return values[(values.size() - 1) * percent / 100]; };
+  return {nearest(50), nearest(10), nearest(90)};
+}
+
 double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const std::size_t middle = values.size() / 2;
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle), values.end());
-  return values[middle];
+  return spread(std::move(values)).median;
 }
 
 ExchangeRanks::ExchangeRanks() : ranks_(kRanks), extra_(kRanks) {
@@ -156,6 +161,7 @@ LaneTimes ExchangeRanks::run(const Iteration& iteration) {
   });
   iteration.enqueue();
   each([&](int rank) {
+    if (iteration.marked) return;
     const Extra& e = extra_[at(rank)];
     DBO_BENCH_CHECK(cudaEventRecord(e.comm_end, comm_of(rank)));
     DBO_BENCH_CHECK(cudaEventRecord(e.compute_end, compute_of(rank)));
@@ -176,8 +182,14 @@ LaneTimes ExchangeRanks::run(const Iteration& iteration) {
   return slowest;
 }
 
-double ExchangeRanks::median_us(int iterations, const std::function<void(int)>& enqueue,
-                                const std::function<void(int)>& prepare) {
+void ExchangeRanks::record_ends(int rank, cudaStream_t comm, cudaStream_t compute) const {
+  const Extra& e = extra_[at(rank)];
+  DBO_BENCH_CHECK(cudaEventRecordWithFlags(e.comm_end, comm, cudaEventRecordExternal));
+  DBO_BENCH_CHECK(cudaEventRecordWithFlags(e.compute_end, compute, cudaEventRecordExternal));
+}
+
+Spread ExchangeRanks::measure(int iterations, const std::function<void(int)>& enqueue,
+                              const std::function<void(int)>& prepare) {
   const auto numbered = [&](int i) {
     Iteration iteration;
     if (prepare) iteration.prepare = [&prepare, i] { prepare(i); };
@@ -190,7 +202,7 @@ double ExchangeRanks::median_us(int iterations, const std::function<void(int)>& 
   run(numbered(1));
   std::vector<double> times;
   for (int i = 0; i < iterations; ++i) times.push_back(run(numbered(i)).comm);
-  return median(times);
+  return spread(std::move(times));
 }
 
 }  // namespace dbo::bench

@@ -18,6 +18,13 @@ struct RankGpu {
   cudaStream_t compute = nullptr;  ///< low priority, non-blocking
 };
 
+/// Of repeated times, in us.
+struct Spread {
+  double median = 0, p10 = 0, p90 = 0;
+};
+Spread spread(std::vector<double> values);
+double median(std::vector<double> values);
+
 /// Times of one iteration in us, each the slowest rank's, from the common start.
 struct LaneTimes {
   double comm = 0;     ///< until the comm stream's work is done
@@ -49,14 +56,15 @@ class ExchangeRanks {
     std::function<void()> enqueue;                   ///< timed
     std::vector<cudaStream_t> comm_streams = {};     ///< instead of the ranks' own, if not empty
     std::vector<cudaStream_t> compute_streams = {};  ///< likewise
-    bool gated = true;  ///< false: without the common start, for a first call that may set something up
+    bool gated = true;    ///< false: without the common start, for a first call that may set something up
+    bool marked = false;  ///< `enqueue` records the ends itself, by record_ends
   };
   /// Runs one: prepare, flush of the L2, a start common to all ranks with everything enqueued already, the timed work.
   LaneTimes run(const Iteration& iteration);
-  /// Median over `iterations` of the comm time after two warm-up rounds, in us. The functions get the iteration's
-  /// number.
-  double median_us(int iterations, const std::function<void(int)>& enqueue,
-                   const std::function<void(int)>& prepare = {});
+  /// Records the ends of both lanes on streams that are being captured: the graph then records them whenever it runs.
+  void record_ends(int rank, cudaStream_t comm, cudaStream_t compute) const;
+  /// Comm times over `iterations` after two warm-up rounds. The functions get the iteration's number.
+  Spread measure(int iterations, const std::function<void(int)>& enqueue, const std::function<void(int)>& prepare = {});
 
  private:
   struct Extra {
@@ -70,7 +78,5 @@ class ExchangeRanks {
   std::uint64_t* open_ = nullptr;  ///< host-mapped
   std::uint64_t gates_ = 0;
 };
-
-double median(std::vector<double> values);
 
 }  // namespace dbo::bench
