@@ -18,9 +18,14 @@ double over(double bytes, double rate) {
   return rate > 0 ? bytes / rate : 0;
 }
 
+/// What a rank's scale-up links carry to its peers: behind a switch all of it, in a mesh one link a peer.
+double link_rate(const ExchangeSpec& spec) {
+  return std::min(spec.gpu->link_bytes_per_s, std::max(spec.near_peers, 1) * spec.gpu->peer_link_bytes_per_s);
+}
+
 /// Ports of the whole exchange, each at the share of its rate that the transport reaches.
 double port_seconds(const PortBytes& bytes, const ExchangeSpec& spec, const ExchangeFactors& f) {
-  return std::max(over(bytes.near, spec.gpu->link_bytes_per_s * f.link), over(bytes.far, spec.nic_bytes_per_s * f.nic));
+  return std::max(over(bytes.near, link_rate(spec) * f.link), over(bytes.far, spec.nic_bytes_per_s * f.nic));
 }
 
 PortBytes larger(const PortBytes& a, const PortBytes& b) {
@@ -45,7 +50,7 @@ void comm_kernel(ExchangeTime& time, const PortBytes& own, const PortBytes& all,
 void send_and_receive(ExchangeTime& time, const PortBytes& own, const PortBytes& all, const ExchangeSpec& spec,
                       const ExchangeFactors& f) {
   const double sms = std::max(spec.sms, 1);
-  const double link = spec.gpu->link_bytes_per_s * f.link;
+  const double link = link_rate(spec) * f.link;
   // Without a rate of its own, an SM moves its part of what all of them reach.
   const double near_rate = f.sm_near_bytes_per_s > 0 ? std::min(link, sms * f.sm_near_bytes_per_s)
                                                      : link * std::min(sms / spec.gpu->sms, 1.0);

@@ -12,7 +12,7 @@ struct ExchangeSpec {
   Transport transport = Transport::Ll;
   const GpuSpec* gpu = nullptr;
   double nic_bytes_per_s = 0;  ///< of one GPU, one direction
-  double latency_s = 0;        ///< between nodes, one way: what the fabric adds to the factors' own
+  double latency_s = 0;        ///< between nodes, one way: what the fabric adds to the factors' own, or takes off
   int sms = 0;                 ///< of the kernel that moves data; for copy engines of pack and unpack
   int near_peers = 0, far_peers = 0;
 };

@@ -18,6 +18,12 @@ double payload_of(const ModelShape& shape, bool dispatch) {
   return dispatch ? dispatch_bytes(shape) : combine_bytes(shape);
 }
 
+/// The factors' floors hold the latency of the fabrics they were measured on; another fabric's differs by this much.
+double latency_beyond(const FabricSpec& fabric) {
+  constexpr double kMeasured = 5e-6;
+  return fabric.latency_s > 0 ? fabric.latency_s - kMeasured : 0;
+}
+
 OpCost price_copy(double tokens, const Exchange& exchange, const MachineSpec& machine, int sms) {
   KernelWork copy;
   copy.act_bytes = tokens * exchange.shape->hidden * 4;
@@ -93,7 +99,7 @@ OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const Mac
   const ExchangeSpec spec{.transport = exchange.transport,
                           .gpu = &machine.gpu,
                           .nic_bytes_per_s = machine.nic_bytes_per_s(),
-                          .latency_s = 0,
+                          .latency_s = latency_beyond(machine.fabric),
                           .sms = sms,
                           .near_peers = exchange.near_peers,
                           .far_peers = exchange.far_peers};

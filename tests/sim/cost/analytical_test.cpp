@@ -155,6 +155,14 @@ TEST_CASE("analytical: GPUs of one NVLink domain have no far peers") {
   CHECK(machine().link_domain({.ranks = 2, .ranks_per_node = 2}) == 2);
 }
 
+TEST_CASE("analytical: a slower fabric's latency comes on top of the measured one") {
+  const Plan plan = make_plan("vllm-ll", decode_spec(16, 128, 2));
+  MachineSpec slow = machine();
+  slow.fabric.latency_s += 7e-6;
+  CHECK(time_of(plan, analytical_costs(plan, slow), "D.recv") ==
+        time_of(plan, analytical_costs(plan, machine()), "D.recv") + Ns{7000});
+}
+
 TEST_CASE("analytical: the same plan gives the same table") {
   ScheduleSpec spec = decode_spec(16, 128, 2);
   spec.routing.kind = RoutingKind::Uniform;

@@ -97,6 +97,22 @@ TEST_CASE("exchange: a faster NIC never takes longer, for any transport") {
   }
 }
 
+TEST_CASE("exchange: in a mesh, two GPUs have one link between them") {
+  const auto two = [](std::string_view name) {
+    const GpuSpec gpu = gpu_preset(name);
+    const ExchangeSpec spec{.transport = Transport::LsaHt,
+                            .gpu = &gpu,
+                            .nic_bytes_per_s = 50e9,
+                            .latency_s = 0,
+                            .sms = gpu.sms,
+                            .near_peers = 1,
+                            .far_peers = 0};
+    return exchange_time(routed(2, 4096).ranks[0], {}, spec, default_factors().lsa_ht.dispatch, 7392, true).whole;
+  };
+  // MI300X: 64 of 448 GB/s; H200: all of 450 behind the switch.
+  CHECK(two("mi300x") > 5 * two("h200-sxm"));
+}
+
 TEST_CASE("exchange: low-latency kernels have a block an expert, or fewer that take several") {
   CHECK(low_latency_blocks(256, 132) == 128);
   CHECK(low_latency_blocks(128, 132) == 128);
