@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <filesystem>
 
 #include "sim/base/error.h"
@@ -11,6 +12,7 @@
 #include "traces/chrome_writer.h"
 #include "traces/found_order.h"
 #include "traces/inspect.h"
+#include "traces/kineto_writer.h"
 #include "traces/timeline_svg.h"
 
 namespace dbo {
@@ -42,6 +44,12 @@ class Progress {
   int last_ = -1;
 };
 
+std::int32_t first_rank(const InspectCommand& options, const Inspection& inspection) {
+  if (options.rank >= 0) return static_cast<std::int32_t>(options.rank);
+  const std::vector<std::int32_t> ranks = inspection.classified.ranks();
+  return ranks.empty() ? 0 : ranks.front();
+}
+
 void write_order(const InspectCommand& options, const Inspection& inspection) {
   if (options.plan_out.empty() && options.profile_out.empty()) return;
   if (options.plan_out.empty() && inspection.placed > 0) {
@@ -50,8 +58,7 @@ void write_order(const InspectCommand& options, const Inspection& inspection) {
     return;
   }
   OrderSearchOptions search;
-  const std::vector<std::int32_t> ranks = inspection.classified.ranks();
-  search.rank = options.rank >= 0 ? static_cast<std::int32_t>(options.rank) : ranks.empty() ? 0 : ranks.front();
+  search.rank = first_rank(options, inspection);
   search.step = static_cast<std::int32_t>(options.step);
   search.host = !options.no_host;
   const FoundOrder order = find_order(inspection.classified, search);
@@ -59,6 +66,50 @@ void write_order(const InspectCommand& options, const Inspection& inspection) {
   if (!options.profile_out.empty()) write_file(options.profile_out, pretty_json(found_costs(order)));
   fmt::print(stderr, "order: rank {}, {} launches on {} lanes, {} edges between lanes, {} pieces of host work\n",
              search.rank, order.launches.size(), order.plan.lanes.size(), order.edges.size(), order.host_work.size());
+}
+
+/// "3-10" or "3".
+RowFilter filter_of(const InspectCommand& options) {
+  RowFilter filter;
+  const auto cap = [](const char* flag, std::int64_t value) {
+    if (value < 0 || value > INT32_MAX) throw InputError(fmt::format("{}: must be a count, is {}", flag, value));
+    return value;
+  };
+  filter.max_ranks = static_cast<int>(cap("--max-ranks", options.max_ranks));
+  filter.max_slices = cap("--max-slices", options.max_slices);
+  if (options.layers.empty()) return filter;
+  const std::string& text = options.layers;
+  const auto dash = text.find('-');
+  const auto layer = [&](std::string_view part) {
+    std::int32_t value = 0;
+    const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (error != std::errc() || stop != part.data() + part.size() || value < 0)
+      throw InputError(fmt::format("--layers: must be FIRST-LAST or one layer, is \"{}\"", text));
+    return value;
+  };
+  filter.first_layer = layer(std::string_view(text).substr(0, dash));
+  filter.last_layer = dash == std::string::npos ? filter.first_layer : layer(std::string_view(text).substr(dash + 1));
+  return filter;
+}
+
+void write_traces(const InspectCommand& options, const Inspection& inspection) {
+  if (!options.svg.empty())
+    write_file(options.svg,
+               timeline_svg(inspection.ops,
+                            {.title = std::filesystem::path(options.trace).filename().string(), .subtitle = {}}));
+  const RowFilter filter = filter_of(options);
+  if (!options.chrome_out.empty()) {
+    ChromeOptions chrome;
+    chrome.filter = filter;
+    write_chrome_trace(options.chrome_out, inspection.ops, chrome);
+  }
+  if (!options.kineto_out.empty()) {
+    KinetoOptions kineto;
+    kineto.rank = first_rank(options, inspection);
+    kineto.filter = filter;
+    kineto.nccl_names = options.comm_names == "nccl";
+    write_kineto_trace(options.kineto_out, inspection.ops, kineto);
+  }
 }
 
 }  // namespace
@@ -70,11 +121,7 @@ int run_inspect(const InspectCommand& options) {
   inspect.read.progress = [&](double share) { progress.show(share); };
   const Inspection inspection = inspect_trace(options.trace, inspect);
   write_order(options, inspection);
-  if (!options.svg.empty())
-    write_file(options.svg,
-               timeline_svg(inspection.ops,
-                            {.title = std::filesystem::path(options.trace).filename().string(), .subtitle = {}}));
-  if (!options.chrome_out.empty()) write_chrome_trace(options.chrome_out, inspection.ops);
+  write_traces(options, inspection);
   fmt::print("{}", options.json ? pretty_json(inspection_json(inspection)) : inspection_text(inspection, inspect));
   return 0;
 }

@@ -52,8 +52,10 @@ struct InspectCommand {
   std::string trace;
   bool json = false;
   std::vector<std::string> rules;  ///< files of kernel rules
-  std::string plan_out, profile_out, svg, chrome_out;
-  std::int64_t rank = -1, step = -1;  ///< of the plan; -1: the first rank, all steps
+  std::string plan_out, profile_out, svg, chrome_out, kineto_out;
+  std::string comm_names = "nccl", layers;
+  std::int64_t max_ranks = 0, max_slices = 0;  ///< of written traces; 0: all
+  std::int64_t rank = -1, step = -1;           ///< of the plan; -1: the first rank, all steps
   bool no_host = false;
 };
 int run_inspect(const InspectCommand& options);

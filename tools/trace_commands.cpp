@@ -24,7 +24,17 @@ void add_trace_commands(ProgramSpec& program) {
         {"--step", "forward pass of the plan (default: all)", &inspect.step, false, {}, {}},
         {"--no-host", "leave the host's work out of the plan", &inspect.no_host, false, {}, {}},
         {"--svg", "write a picture", &inspect.svg, false, {}, {}},
-        {"--chrome-out", "write the ops found as a trace of ours", &inspect.chrome_out, false, {}, {}}},
+        {"--chrome-out", "write the ops found as a trace of ours", &inspect.chrome_out, false, {}, {}},
+        {"--kineto-out", "write one rank in the dialect of PyTorch's profiler", &inspect.kineto_out, false, {}, {}},
+        {"--comm-names",
+         "how communication is called there (default nccl, which other tools look for)",
+         &inspect.comm_names,
+         false,
+         {"nccl", "plain"},
+         {}},
+        {"--layers", "of written traces: FIRST-LAST", &inspect.layers, false, {}, {}},
+        {"--max-ranks", "of written traces: the first N", &inspect.max_ranks, false, {}, {}},
+        {"--max-slices", "of written traces: the first N by start", &inspect.max_slices, false, {}, {}}},
        [] { return run_inspect(inspect); }});
 
   static CompareCommand compare;

@@ -1,42 +1,17 @@
 #include "traces/chrome_check.h"
 
-#include <algorithm>
-#include <charconv>
 #include <map>
-#include <optional>
 #include <set>
 
 #include "sim/base/json.h"
 #include "sim/base/op_kind.h"
 #include "traces/json_scanner.h"
+#include "traces/strict_events.h"
 
 namespace dbo {
 namespace {
 
-constexpr std::int64_t kMaxExact = std::int64_t{1} << 53;  // beyond it a double, and so a browser, is off by one
-
-/// A member of an event as it stands in the file.
-struct Field {
-  std::string text;
-  bool quoted = false;
-};
-using Fields = std::map<std::string, Field, std::less<>>;
-
-struct Event {
-  std::uint64_t offset = 0;
-  Fields fields, args;
-  bool has_args = false;
-};
-
-struct Place {
-  std::int64_t pid = 0, tid = 0;
-  auto operator<=>(const Place&) const = default;
-};
-
-struct Slice {
-  std::int64_t start = 0, end = 0;
-  std::uint64_t offset = 0;
-};
+using namespace strict;
 
 struct ArrowEnd {
   Place place;
@@ -48,36 +23,6 @@ struct ArrowEnd {
 struct Arrow {
   std::vector<ArrowEnd> starts, ends;
 };
-
-std::optional<std::int64_t> whole(const Field* field) {
-  if (field == nullptr || field->quoted) return std::nullopt;
-  std::int64_t value = 0;
-  const char* end = field->text.data() + field->text.size();
-  const auto [stop, error] = std::from_chars(field->text.data(), end, value);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return value;
-}
-
-/// "12.345": digits, a point, three digits.
-std::optional<std::int64_t> exact_micros(const Field* field) {
-  if (field == nullptr || field->quoted || field->text.size() < 5) return std::nullopt;
-  const std::string& text = field->text;
-  if (text[text.size() - 4] != '.') return std::nullopt;
-  Field digits{text.substr(0, text.size() - 4) + text.substr(text.size() - 3), false};
-  if (!std::all_of(digits.text.begin(), digits.text.end(), [](char c) { return c >= '0' && c <= '9'; }))
-    return std::nullopt;
-  return whole(&digits);
-}
-
-const Field* find(const Fields& fields, std::string_view name) {
-  const auto at = fields.find(name);
-  return at == fields.end() ? nullptr : &at->second;
-}
-
-std::string text_of(const Fields& fields, std::string_view name) {
-  const Field* field = find(fields, name);
-  return field == nullptr ? std::string() : field->text;
-}
 
 class Checker {
  public:
@@ -125,37 +70,8 @@ class Checker {
     if (scanner.peek() != 0) scanner.fail("text behind the closing brace");
   }
 
-  Event read_event(JsonScanner& scanner) {
-    Event event;
-    scanner.peek();
-    event.offset = scanner.offset();
-    scanner.object([&](std::string_view key) {
-      if (key == "args" && scanner.peek() == '{') {
-        event.has_args = true;
-        read_fields(scanner, event.args, event.offset);
-      } else {
-        read_value(scanner, event.fields, key, event.offset);
-      }
-    });
-    return event;
-  }
-
-  void read_fields(JsonScanner& scanner, Fields& fields, std::uint64_t offset) {
-    scanner.object([&](std::string_view key) { read_value(scanner, fields, key, offset); });
-  }
-
-  void read_value(JsonScanner& scanner, Fields& fields, std::string_view key, std::uint64_t offset) {
-    Field field;
-    const char first = scanner.peek();
-    if (first == '{' || first == '[')
-      field.text = scanner.raw_value();
-    else
-      field.text = scanner.string_or_scalar(field.quoted);
-    if (!fields.emplace(std::string(key), std::move(field)).second)
-      add(offset, "duplicate key \"" + std::string(key) + "\"");
-  }
-
   void check_event(const Event& event) {
+    for (const std::string& key : event.duplicates) add(event.offset, "duplicate key \"" + key + "\"");
     const std::string phase = text_of(event.fields, "ph");
     if (phase == "M") {
       check_meta(event);
@@ -303,31 +219,15 @@ class Checker {
   }
 
   void check_rows() {
-    for (auto& [place, slices] : rows_) {
-      std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
-        return a.start != b.start ? a.start < b.start : a.end > b.end;
-      });
-      std::vector<std::int64_t> open;  // ends of the slices around the one at hand
-      for (const Slice& slice : slices) {
-        while (!open.empty() && open.back() <= slice.start) open.pop_back();
-        if (!open.empty() && slice.end > open.back())
-          add(slice.offset,
-              "a slice partly overlaps another on row " + std::to_string(place.pid) + "/" + std::to_string(place.tid));
-        open.push_back(slice.end);
-      }
-    }
+    for (auto& [place, slices] : rows_)
+      for (const Slice& slice : partly_overlapping(slices))
+        add(slice.offset,
+            "a slice partly overlaps another on row " + std::to_string(place.pid) + "/" + std::to_string(place.tid));
   }
 
-  bool inside_a_slice(const ArrowEnd& end) const {
+  bool inside(const ArrowEnd& end) const {
     const auto row = rows_.find(end.place);
-    if (row == rows_.end()) return false;
-    // Rows are sorted by start: of disjoint slices only the last one that starts by then can hold the time; of nested
-    // ones its parents can too.
-    auto at = std::upper_bound(row->second.begin(), row->second.end(), end.time,
-                               [](std::int64_t time, const Slice& slice) { return time < slice.start; });
-    for (int parents = 0; at != row->second.begin() && parents < 512; ++parents)
-      if (end.time < (--at)->end) return true;
-    return false;
+    return row != rows_.end() && inside_a_slice(row->second, end.time);
   }
 
   void check_arrows() {
@@ -344,8 +244,8 @@ class Checker {
       if (start.time > end.time) add(offset, what + " ends before it starts");
       if (start.time == end.time && start.offset > end.offset)
         add(offset, what + " has its end before its start in the file, at the same time");
-      if (!inside_a_slice(start)) add(offset, what + " starts outside any slice");
-      if (!inside_a_slice(end)) add(offset, what + " ends outside any slice");
+      if (!inside(start)) add(offset, what + " starts outside any slice");
+      if (!inside(end)) add(offset, what + " ends outside any slice");
     }
   }
 
