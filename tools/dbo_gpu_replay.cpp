@@ -274,7 +274,8 @@ std::size_t replay_rank(Session& session, HostGroup& group, int gpu, bool leads_
   runtime::ReplayOptions options;
   options.gpu = gpu;
   options.spin = runtime::default_spin(static_cast<int>(session.plan.threads.size()) * group.size());
-  RankReplay replay(group, session.plan, rank, session.work[static_cast<std::size_t>(rank)], session.guard, options);
+  RankReplay replay(group, session.plan, rank, runtime::stand_in_source(session.work[static_cast<std::size_t>(rank)]),
+                    session.guard, options);
   struct Live {
     Live(Session& shared, int index, RankReplay* value) : session(shared), rank(index) {
       const std::lock_guard lock(session.mutex);

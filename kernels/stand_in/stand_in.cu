@@ -165,7 +165,10 @@ __global__ void __launch_bounds__(kThreads) stand_in_kernel(const __grid_constan
 
 __global__ void step_begin_kernel(const StepBeginArgs a) {
   const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (index == 0) *step_word(a.mailbox) += 1;
+  if (index == 0) {
+    *step_word(a.mailbox) += 1;
+    *reinterpret_cast<std::uint64_t*>(a.mailbox + kMailboxBeginOffset) = global_time();
+  }
   if (index >= a.ops) return;
   OpStamp cleared = {};
   cleared.begin_ns = ~std::uint64_t{0};

@@ -34,6 +34,8 @@ struct Mailbox {
   int calls = 0;
 };
 std::size_t mailbox_bytes(int ranks, int calls);
+/// Offset of the word (64 bits) in a mailbox that holds %globaltimer at the last step's begin.
+inline constexpr std::size_t kMailboxBeginOffset = 8;
 
 enum class StandInRole : std::uint8_t {
   Work,       ///< lasts `duration_ns`

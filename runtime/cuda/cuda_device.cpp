@@ -88,8 +88,14 @@ void CudaDevice::begin_step() {
   } else {
     ++steps_;
   }
+  // The step's own first launches are watched like an op behind the last one.
+  const auto own = static_cast<std::uint32_t>(linear_.ops.size());
+  if (observer_ != nullptr) {
+    observer_->begin_step(compute(), capturing_);
+    observer_->before_op(own, compute(), capturing_);
+  }
   if (table_.begin) table_.begin(compute());
-  if (observer_ != nullptr) observer_->begin_step(compute(), capturing_);
+  if (observer_ != nullptr) observer_->after_op(own, compute(), capturing_);
   fork();
 }
 
@@ -178,7 +184,6 @@ void CudaDevice::wait_end(std::uint32_t plan_op) {
 void CudaDevice::end_step() {
   DBO_CHECK(in_step_, "a step ends that has not begun");
   join();
-  if (observer_ != nullptr) observer_->end_step(compute(), capturing_);
   if (capturing_) {
     cudaGraph_t graph = nullptr;
     DBO_CUDA_CHECK(cudaStreamEndCapture(compute(), &graph));

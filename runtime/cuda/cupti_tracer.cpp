@@ -127,7 +127,6 @@ class CuptiTracer::Observer final : public OpObserver {
   Observer(CuptiTracer& tracer, int rank, std::size_t op_count) : ops(op_count), tracer_(tracer), rank_(rank) {}
 
   void begin_step(cudaStream_t, bool) override {}
-  void end_step(cudaStream_t, bool) override {}
 
   void before_op(std::uint32_t plan_op, cudaStream_t stream, bool capturing) override {
     if (capturing) {

@@ -30,8 +30,8 @@ class CuptiTracer {
   CuptiTracer(const CuptiTracer&) = delete;
   CuptiTracer& operator=(const CuptiTracer&) = delete;
 
-  /// What tells one rank's launches to the tracer: give it to the rank's device. Lives as long as the tracer, or until
-  /// the rank asks for one with another number of ops.
+  /// What tells one rank's launches to the tracer (`ops`: the plan's and one for the step's own first launches): give
+  /// it to the rank's device. Lives as long as the tracer, or until the rank asks for one with another number of ops.
   OpObserver& observer(int rank, std::size_t ops);
 
   /// Forgets what was recorded so far. No step of the calling thread's GPU may run.
@@ -39,7 +39,7 @@ class CuptiTracer {
   /// The ops of `rank` since `clear`: an op begins with its first kernel and ends with its last; `sms` is the largest
   /// grid. The steps of all ranks of the process must be over: what still runs would be lost.
   std::vector<OpTime> times(int rank);
-  /// Records that belong to no op (the step's own first kernel, for one), and ops without any record.
+  /// Records that belonged to no op at the last call of `times`.
   std::size_t unclaimed() const { return unclaimed_; }
 
   /// For CUPTI's callbacks.

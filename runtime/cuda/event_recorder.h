@@ -12,13 +12,12 @@ namespace dbo::runtime {
 /// One rank's events. Times have the events' resolution, about half a microsecond, and count from the step's begin.
 class EventRecorder final : public OpObserver {
  public:
-  /// On the current GPU; makes all events now.
+  /// On the current GPU; makes all events now. `ops`: the plan's and one for the step's own first launches.
   explicit EventRecorder(std::size_t ops);
 
   void before_op(std::uint32_t plan_op, cudaStream_t stream, bool capturing) override;
   void after_op(std::uint32_t plan_op, cudaStream_t stream, bool capturing) override;
   void begin_step(cudaStream_t compute, bool capturing) override;
-  void end_step(cudaStream_t, bool) override {}
 
   /// Of the last step that ran, eager or by a graph captured under this recorder. The step must be over.
   std::vector<OpTime> times() const;

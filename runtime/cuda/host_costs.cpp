@@ -56,7 +56,7 @@ Gaps measure_gaps(HostGroup& group, HangGuard& guard, int gpu, bool both_lanes, 
   op.time = kOpTime;
   ReplayOptions options;
   options.gpu = gpu;
-  RankReplay replay(group, plan, 0, std::vector<StandInWork>(kOps, op), guard, options);
+  RankReplay replay(group, plan, 0, stand_in_source(std::vector<StandInWork>(kOps, op)), guard, options);
   Gaps gaps;
   const auto add = [&](std::vector<Ns>& to) {
     const LaneGaps found = lane_gaps(plan, replay.linear(), replay.stamp_times());

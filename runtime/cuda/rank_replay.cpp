@@ -18,7 +18,14 @@ Ns since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
-RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const std::vector<StandInWork>& work,
+SourceMaker stand_in_source(std::vector<StandInWork> work) {
+  return [work = std::move(work)](const RankSetup& setup) {
+    return std::make_unique<StandInTable>(setup.group, setup.placement, setup.plan, setup.linear, work, setup.clocks,
+                                          setup.progress, setup.timer, StandInOptions{setup.deadline});
+  };
+}
+
+RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const SourceMaker& make_source,
                        HangGuard& guard, ReplayOptions options)
     : group_(group), plan_(plan), plan_rank_(plan_rank) {
   const int plan_class = plan.class_of(plan_rank);
@@ -36,14 +43,15 @@ RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const 
   }
   lanes_ = std::make_unique<LaneStreams>(plan, partition_.comm_sms() > 0 ? &partition_ : nullptr);
   progress_ = HostWords(plan.lanes.size());
-  stand_in_ =
-      std::make_unique<StandInTable>(group, placement_, plan, linear_, work, clocks_, progress_, options.stand_in);
+  timer_ = probe_timer();
+  source_ = make_source(RankSetup{group, placement_, clocks_, plan, plan_rank, linear_, progress_, timer_, options.gpu,
+                                  partition_.comm_sms(), partition_.compute_sms(), options.deadline});
   CudaDeviceOptions device_options;
   device_options.gpu = options.gpu;
   device_options.rank = plan_rank;
-  device_options.host_wait_deadline = options.stand_in.deadline;
-  device_ = std::make_unique<CudaDevice>(plan, linear_, *lanes_, stand_in_->table(), progress_, guard, device_options);
-  light_ = std::make_unique<EventRecorder>(linear_.ops.size());
+  device_options.host_wait_deadline = options.deadline;
+  device_ = std::make_unique<CudaDevice>(plan, linear_, *lanes_, source_->table(), progress_, guard, device_options);
+  light_ = std::make_unique<EventRecorder>(linear_.ops.size() + 1);
   runner_ = std::make_unique<StepRunner>(plan, plan_class, linear_, *device_,
                                          StepOptions{.spin = options.spin, .refuse_unsound = true});
   step_begin_ = Event::create(true);
@@ -52,6 +60,7 @@ RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const 
                         .report = [this] { return device_->report(); },
                         .abort = {}});
   run_eager();
+  has_stamps_ = !source_->times().empty();
   measure_launch();
   group_.barrier();
 }
@@ -120,7 +129,7 @@ void RankReplay::set_trace(TraceMode mode, CuptiTracer* tracer) {
       break;
     case TraceMode::Full:
       DBO_CHECK(tracer != nullptr, "a full trace needs CUPTI's session");
-      device_->observe(&tracer->observer(plan_rank_, linear_.ops.size()));
+      device_->observe(&tracer->observer(plan_rank_, linear_.ops.size() + 1));
       break;
   }
 }
@@ -136,40 +145,35 @@ RankTimes RankReplay::with_clock(std::vector<OpTime> ops) const {
 }
 
 RankTimes RankReplay::stamp_times() const {
-  return with_clock(stand_in_->times());
+  return with_clock(source_->times());
+}
+
+std::vector<OpTime> RankReplay::on_gpu_clock(std::vector<OpTime> times) const {
+  // Where launches stamp themselves, by the median distance to the stamps; else by the step's first launch, whose time
+  // the GPU wrote down.
+  const std::vector<OpTime> stamps = source_->times();
+  std::vector<Ns> distance;
+  for (std::size_t i = 0; i < stamps.size(); ++i) {
+    if (times[i].ran && stamps[i].ran) distance.push_back(Ns{stamps[i].end_ns - times[i].end_ns});
+  }
+  if (distance.empty() && times.back().ran) distance.push_back(Ns{source_->step_begin_ns() - times.back().begin_ns});
+  const std::int64_t shift = spread_of(distance).median.count();
+  times.pop_back();
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    times[i].begin_ns += shift;
+    times[i].end_ns += shift;
+    if (i < stamps.size()) times[i].ready_ns = stamps[i].ready_ns;
+  }
+  return times;
 }
 
 RankTimes RankReplay::light_times() const {
-  const std::vector<OpTime> stamps = stand_in_->times();
-  std::vector<OpTime> times = light_->times();
-  // Events count from the step's begin: put them on the GPU's clock by the median distance to the stamps.
-  std::vector<Ns> distance;
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    if (times[i].ran && stamps[i].ran) distance.push_back(Ns{stamps[i].end_ns - times[i].end_ns});
-  }
-  const std::int64_t shift = spread_of(distance).median.count();
-  for (OpTime& time : times) {
-    time.begin_ns += shift;
-    time.end_ns += shift;
-  }
-  return with_clock(std::move(times));
+  return with_clock(on_gpu_clock(light_->times()));
 }
 
 RankTimes RankReplay::full_times(CuptiTracer& tracer) const {
   group_.barrier();
-  const std::vector<OpTime> stamps = stand_in_->times();
-  std::vector<OpTime> times = tracer.times(plan_rank_);
-  std::vector<Ns> distance;
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    if (times[i].ran && stamps[i].ran) distance.push_back(Ns{stamps[i].begin_ns - times[i].begin_ns});
-  }
-  const std::int64_t shift = spread_of(distance).median.count();
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    times[i].begin_ns += shift;
-    times[i].end_ns += shift;
-    times[i].ready_ns = stamps[i].ready_ns;
-  }
-  return with_clock(std::move(times));
+  return with_clock(on_gpu_clock(tracer.times(plan_rank_)));
 }
 
 Ns RankReplay::event_time() const {

@@ -1,4 +1,4 @@
-// One rank's replay of a plan on a GPU with stand-in kernels: set-up in the order that cannot dead-lock, steps eager
+// One rank's replay of a plan on a GPU: set-up in the order that cannot dead-lock, steps eager
 // and by graph, and what was measured.
 #pragma once
 
@@ -19,21 +19,43 @@
 
 namespace dbo::runtime {
 
-/// Light: a timing event before and behind each op. Full: CUPTI. Stamps of the stand-ins are there in every mode.
+/// Light: a timing event before and behind each op. Full: CUPTI. Stamps are there in every mode, where launches stamp
+/// themselves.
 enum class TraceMode : std::uint8_t { Stamps, Light, Full };
 
 struct ReplayOptions {
   int gpu = 0;
   Ns spin = kDefaultSpin;
-  StandInOptions stand_in;
+  /// How long an op, or the host, waits for its peers.
+  Ns deadline{5'000'000'000};
 };
+
+/// What a source of launches is made from: this rank's place among the others. All references live as long as the rank.
+struct RankSetup {
+  HostGroup& group;
+  const Placement& placement;
+  const std::vector<ClockOffset>& clocks;
+  const Plan& plan;
+  int plan_rank;
+  const Linear& linear;
+  const HostWords& progress;  ///< a word per lane
+  const kernels::TimerProbe& timer;
+  int gpu;
+  int comm_sms, compute_sms;  ///< of green contexts; 0: none were made
+  Ns deadline;
+};
+/// Makes the launches of a rank; collective over the group.
+using SourceMaker = std::function<std::unique_ptr<OpSource>(const RankSetup&)>;
+
+/// Stand-ins that last what `work` says, by plan_op.
+SourceMaker stand_in_source(std::vector<StandInWork> work);
 
 /// Everything of one rank. Construction, and every function that says so, is collective over the group.
 class RankReplay {
  public:
   /// `plan_rank` is the rank of the plan this one plays; the group's ranks play consecutive ones. Ends at a host
   /// barrier after one warm step, so that no kernel waits for a peer that still loads.
-  RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const std::vector<StandInWork>& work, HangGuard& guard,
+  RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const SourceMaker& make_source, HangGuard& guard,
              ReplayOptions options);
   ~RankReplay();
   RankReplay(const RankReplay&) = delete;
@@ -62,12 +84,14 @@ class RankReplay {
   Ns host_time() const { return host_time_; }
   /// Host time of one launch on an idle GPU, measured at set-up.
   Ns launch_cost() const { return launch_cost_; }
-  void check_arrivals() const { stand_in_->check_arrivals(); }
-  std::vector<std::vector<bool>> sms_used() const { return stand_in_->sms_used(); }
+  void check_arrivals() const { source_->check_arrivals(); }
+  /// Whether `stamp_times` has anything: the launches stamp themselves.
+  bool has_stamps() const { return has_stamps_; }
+  const OpSource& source() const { return *source_; }
 
   int plan_rank() const { return plan_rank_; }
   const Linear& linear() const { return linear_; }
-  const kernels::TimerProbe& timer() const { return stand_in_->timer(); }
+  const kernels::TimerProbe& timer() const { return timer_; }
   const std::vector<ClockOffset>& clocks() const { return clocks_; }
   int comm_sms() const { return partition_.comm_sms(); }  ///< granted by a green context; 0: none was made
   int compute_sms() const { return partition_.compute_sms(); }
@@ -76,6 +100,7 @@ class RankReplay {
  private:
   void measure_launch();
   RankTimes with_clock(std::vector<OpTime> ops) const;
+  std::vector<OpTime> on_gpu_clock(std::vector<OpTime> times) const;
 
   HostGroup& group_;
   const Plan& plan_;
@@ -86,7 +111,9 @@ class RankReplay {
   SmPartition partition_;
   std::unique_ptr<LaneStreams> lanes_;
   HostWords progress_;
-  std::unique_ptr<StandInTable> stand_in_;
+  kernels::TimerProbe timer_{};
+  std::unique_ptr<OpSource> source_;
+  bool has_stamps_ = false;
   std::unique_ptr<CudaDevice> device_;
   std::unique_ptr<EventRecorder> light_;
   std::unique_ptr<StepRunner> runner_;

@@ -26,6 +26,15 @@ std::size_t most_bytes(const std::vector<StandInWork>& work) {
   return (static_cast<std::size_t>(most) + 15) / 16 * 16;
 }
 
+kernels::StandInRole role_of(OpKind kind) {
+  if (is_send(kind)) return kernels::StandInRole::Send;
+  if (is_recv(kind)) return kernels::StandInRole::Receive;
+  if (is_collective(kind)) return kernels::StandInRole::Collective;
+  return kernels::StandInRole::Work;
+}
+
+}  // namespace
+
 kernels::TimerProbe probe_timer() {
   const DeviceBuffer result(sizeof(kernels::TimerProbe));
   const Stream stream = Stream::create(false);
@@ -39,25 +48,16 @@ kernels::TimerProbe probe_timer() {
   return probe;
 }
 
-kernels::StandInRole role_of(OpKind kind) {
-  if (is_send(kind)) return kernels::StandInRole::Send;
-  if (is_recv(kind)) return kernels::StandInRole::Receive;
-  if (is_collective(kind)) return kernels::StandInRole::Collective;
-  return kernels::StandInRole::Work;
-}
-
-}  // namespace
-
 StandInTable::StandInTable(HostGroup& group, const Placement& placement, const Plan& plan, const Linear& linear,
                            const std::vector<StandInWork>& work, const std::vector<ClockOffset>& clocks,
-                           const HostWords& progress, StandInOptions options)
+                           const HostWords& progress, const kernels::TimerProbe& timer, StandInOptions options)
     : plan_(plan),
       linear_(linear),
       options_(options),
       rank_(group.rank()),
       ranks_(group.size()),
       calls_(count_calls(linear)),
-      timer_(probe_timer()),
+      timer_(timer),
       mailbox_(kernels::mailbox_bytes(ranks_, std::max(calls_, 1))),
       stamps_(std::max<std::size_t>(linear.ops.size(), 1) * sizeof(kernels::OpStamp)),
       source_(most_bytes(work)),
@@ -133,6 +133,13 @@ std::vector<kernels::OpStamp> StandInTable::read_stamps() const {
   DBO_CUDA_CHECK(
       cudaMemcpy(stamps.data(), stamps_.get(), stamps.size() * sizeof(kernels::OpStamp), cudaMemcpyDeviceToHost));
   return stamps;
+}
+
+std::int64_t StandInTable::step_begin_ns() const {
+  std::uint64_t begin = 0;
+  DBO_CUDA_CHECK(
+      cudaMemcpy(&begin, mailbox_.get() + kernels::kMailboxBeginOffset, sizeof begin, cudaMemcpyDeviceToHost));
+  return static_cast<std::int64_t>(begin);
 }
 
 std::vector<OpTime> StandInTable::times() const {

@@ -6,7 +6,7 @@
 
 #include "kernels/stand_in/stand_in.h"
 #include "runtime/cuda/handles.h"
-#include "runtime/cuda/launch_table.h"
+#include "runtime/cuda/op_source.h"
 #include "runtime/cuda/peer_memory.h"
 #include "runtime/host_group.h"
 #include "runtime/measured_trace.h"
@@ -29,23 +29,24 @@ struct StandInOptions {
   Ns deadline{5'000'000'000};  ///< how long a launch waits for its peers
 };
 
+/// What the timers of the current GPU are like; some milliseconds.
+kernels::TimerProbe probe_timer();
+
 /// One rank's stand-ins: mailbox, stamps and copy buffers, all allocated before the first step.
-class StandInTable {
+class StandInTable final : public OpSource {
  public:
   /// Collective. `work` by plan_op; `progress` a word per lane. The arguments must outlive the table.
   StandInTable(HostGroup& group, const Placement& placement, const Plan& plan, const Linear& linear,
                const std::vector<StandInWork>& work, const std::vector<ClockOffset>& clocks, const HostWords& progress,
-               StandInOptions options = {});
+               const kernels::TimerProbe& timer, StandInOptions options = {});
 
-  const LaunchTable& table() const { return table_; }
+  const LaunchTable& table() const override { return table_; }
+  std::vector<OpTime> times() const override;
+  std::int64_t step_begin_ns() const override;
+  void check_arrivals() const override;
 
-  /// Stamps of the last step, which must be over: reads the device, so not in a timed region.
-  std::vector<OpTime> times() const;
   /// By plan_op: bit s is set when a block ran on SM s.
   std::vector<std::vector<bool>> sms_used() const;
-  /// FindingError naming the first op that gave up waiting, and for which rank; nothing when all came.
-  void check_arrivals() const;
-  const kernels::TimerProbe& timer() const { return timer_; }
 
  private:
   kernels::StandInArgs args_of(std::uint32_t plan_op, const StandInWork& work, const HostWords& progress) const;

@@ -169,7 +169,7 @@ TEST_CASE("device: a host wait for an op's end returns when it has ended, and ca
     std::vector<StandInWork> work(2);
     work[0].time = Ns{3'000'000};
     work[1].time = Ns{20'000};
-    RankReplay replay(group, plan, 0, work, test::guard(), test::on_gpu(0));
+    RankReplay replay(group, plan, 0, stand_in_source(work), test::guard(), test::on_gpu(0));
     replay.run_eager();
     // The host blocked for as long as A0 ran.
     CHECK(replay.host_time() >= Ns{2'800'000});
@@ -189,7 +189,7 @@ TEST_CASE("device: a host wait for counts returns when they are known, long befo
     work[0].time = Ns{20'000'000};
     work[0].notify = Ns{2'000'000};
     work[1].time = Ns{20'000};
-    RankReplay replay(group, plan, 0, work, test::guard(), test::on_gpu(0));
+    RankReplay replay(group, plan, 0, stand_in_source(work), test::guard(), test::on_gpu(0));
     replay.run_eager();
     CHECK(replay.host_time() >= Ns{1'900'000});
     CHECK(replay.host_time() < Ns{15'000'000});
@@ -208,7 +208,7 @@ TEST_CASE("device: two lanes overlap, and what an event orders does not") {
       w.time = Ns{400'000};
       w.blocks = 60;
     }
-    RankReplay replay(group, plan, 0, work, test::guard(), test::on_gpu(0));
+    RankReplay replay(group, plan, 0, stand_in_source(work), test::guard(), test::on_gpu(0));
     for (const bool graph : {false, true}) {
       if (graph) replay.capture({});
       graph ? static_cast<void>(replay.run_graph({})) : replay.run_eager();
@@ -227,7 +227,7 @@ TEST_CASE("schedules: every one, eager and by graph, keeps the plan's order on o
     test::on_gpus(1, [&](HostGroup& group) {
       const Linear linear = linearise(plan, 0);
       const auto work = test::drawn_work(plan, linear, 7, Ns{20'000}, Ns{60'000});
-      RankReplay replay(group, plan, 0, work, test::guard(), test::on_gpu(0));
+      RankReplay replay(group, plan, 0, stand_in_source(work), test::guard(), test::on_gpu(0));
       for (const bool graph : {false, true}) {
         if (graph && test::host_blocks(linear)) continue;
         if (graph) replay.capture({});
@@ -251,7 +251,7 @@ TEST_CASE("graph: a size without a graph runs eagerly, split and un-split are tw
   test::on_gpus(1, [&](HostGroup& group) {
     const Linear linear = linearise(plan, 0);
     const auto work = test::drawn_work(plan, linear, 1, Ns{20'000}, Ns{30'000});
-    RankReplay replay(group, plan, 0, work, test::guard(), test::on_gpu(0));
+    RankReplay replay(group, plan, 0, stand_in_source(work), test::guard(), test::on_gpu(0));
     replay.capture({128, 2});
     CHECK(replay.run_graph({128, 2}));
     CHECK(!replay.run_graph({128, 1}));
@@ -268,13 +268,13 @@ TEST_CASE("sm: lanes of a plan with green contexts keep to disjoint SMs, in a re
     // More blocks than either partition has SMs, several an SM.
     auto work = test::drawn_work(plan, linear, 3, Ns{20'000}, Ns{40'000}, 264, 264);
     for (StandInWork& w : work) w.whole_sm = false;
-    RankReplay replay(group, plan, 0, work, test::guard(), test::on_gpu(0));
+    RankReplay replay(group, plan, 0, stand_in_source(work), test::guard(), test::on_gpu(0));
     CHECK(replay.comm_sms() == 16);
     for (const bool graph : {false, true}) {
       if (graph) replay.capture({});
       graph ? static_cast<void>(replay.run_graph({})) : replay.run_eager();
       std::map<LaneId, std::vector<bool>> used;
-      const auto by_op = replay.sms_used();
+      const auto by_op = dynamic_cast<const StandInTable&>(replay.source()).sms_used();
       for (std::size_t i = 0; i < by_op.size(); ++i) {
         auto& bits = used[linear.ops[i].lane];
         bits.resize(by_op[i].size());
@@ -298,11 +298,11 @@ TEST_CASE("hang: a GPU that makes no progress ends the process with exit code 3 
     const Linear linear = linearise(plan, 0);
     auto work = test::drawn_work(plan, linear, 1, Ns{20'000}, Ns{30'000});
     ReplayOptions options = test::on_gpu(0);
-    options.stand_in.deadline = Ns{25'000'000'000};
+    options.deadline = Ns{25'000'000'000};
     // A wire far longer than the guard's deadline: the receive holds.
     for (StandInWork& w : work) {
       if (w.wire > Ns{}) w.wire = Ns{20'000'000'000};
     }
-    const RankReplay replay(group, plan, 0, work, guard, options);
+    const RankReplay replay(group, plan, 0, stand_in_source(work), guard, options);
   });
 }

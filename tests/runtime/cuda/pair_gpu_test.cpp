@@ -79,7 +79,7 @@ TEST_CASE("pair: every schedule, eager and by graph, keeps the plan's order acro
       // Ranks of unequal speed: receives and comm kernels wait for the slower one.
       const auto work =
           test::drawn_work(plan, linear, 7 + static_cast<std::uint64_t>(group.rank()), Ns{20'000}, Ns{60'000});
-      RankReplay replay(group, plan, group.rank(), work, test::guard(), test::on_gpu(group.rank()));
+      RankReplay replay(group, plan, group.rank(), stand_in_source(work), test::guard(), test::on_gpu(group.rank()));
       for (const bool graph : {false, true}) {
         if (graph && test::host_blocks(linear)) continue;
         if (graph) replay.capture({});
@@ -107,7 +107,7 @@ TEST_CASE("pair: a rank that fails ends the other's step with its own error") {
   const auto body = [&](HostGroup& member) {
     const Linear linear = linearise(plan, 0);
     const auto work = test::drawn_work(plan, linear, 7, Ns{20'000}, Ns{60'000});
-    RankReplay replay(member, plan, member.rank(), work, test::guard(), test::on_gpu(member.rank()));
+    RankReplay replay(member, plan, member.rank(), stand_in_source(work), test::guard(), test::on_gpu(member.rank()));
     {
       const std::lock_guard lock(mutex);
       live[member.rank()] = &replay;
