@@ -7,11 +7,13 @@
 namespace dbo {
 
 struct ReplayCommand {
-  std::string plan, costs, out;
+  std::string plan;
+  std::string costs;  ///< empty: real kernels
+  std::string out;
   bool eager = false, graph = false;
   std::int64_t iterations = 20, warmup = 3;
   std::int64_t gpus = 1;
-  std::string trace = "stamps";  ///< stamps, light or full
+  std::string trace;  ///< stamps, light or full; empty: stamps of stand-ins, light of real kernels
   std::int64_t deadline_s = 20;
 };
 int run_replay(const ReplayCommand& command);

@@ -7,14 +7,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "runtime/cuda/moe_table.h"
 #include "runtime/cuda/nccl_comm.h"
 #include "runtime/cuda/process.h"
 #include "runtime/cuda/rank_replay.h"
 #include "runtime/launcher_env.h"
 #include "sim/base/error.h"
 #include "sim/base/files.h"
+#include "sim/base/hash.h"
 #include "sim/base/json.h"
 #include "sim/cost/fixed.h"
 #include "sim/engine/engine.h"
@@ -76,8 +79,10 @@ bool blocks_host(const Linear& linear) {
 
 /// One way of running, measured on one rank.
 struct Measured {
-  std::vector<Ns> steps, events, host;
-  std::vector<std::vector<Ns>> ops;  ///< by plan_op: begin (or, where it waits, ready) to end
+  std::vector<Ns> steps;  ///< by the ops' own times; by events where nothing tells them
+  std::vector<Ns> events, host;
+  std::vector<std::uint64_t> outputs;  ///< hash of each step's result; real kernels only
+  std::vector<std::vector<Ns>> ops;    ///< by plan_op: begin (or, where it waits, ready) to end
   LaneGaps gaps;
   RankTimes last;
 };
@@ -93,6 +98,13 @@ struct Session {
   std::map<int, RankReplay*> live;
 };
 
+/// What is known of the last step: stamps, else events, else nothing (CUPTI's records are read once, at the end).
+std::optional<RankTimes> step_times(const RankReplay& replay, TraceMode mode) {
+  if (replay.has_stamps()) return replay.stamp_times();
+  if (mode == TraceMode::Light) return replay.light_times();
+  return std::nullopt;
+}
+
 Measured measure(RankReplay& replay, const Plan& plan, const ReplayCommand& command, bool graph, TraceMode mode,
                  runtime::CuptiTracer* tracer) {
   constexpr runtime::GraphKey kKey{};
@@ -102,34 +114,29 @@ Measured measure(RankReplay& replay, const Plan& plan, const ReplayCommand& comm
   for (std::int64_t i = 0; i < command.warmup; ++i) run();
   Measured measured;
   measured.ops.resize(replay.linear().ops.size());
+  const auto* real = dynamic_cast<const runtime::MoeTable*>(&replay.source());
   for (std::int64_t i = 0; i < command.iterations; ++i) {
     // What came before the last step is not wanted; all ranks clear before the barrier that begins it.
     if (tracer != nullptr && i + 1 == command.iterations) tracer->clear();
     run();
     replay.check_arrivals();
-    const RankTimes times = replay.stamp_times();
-    measured.steps.push_back(runtime::step_time(times));
     measured.events.push_back(replay.event_time());
     measured.host.push_back(replay.host_time());
-    const LaneGaps gaps = runtime::lane_gaps(plan, replay.linear(), times);
+    if (real != nullptr) measured.outputs.push_back(real->output_hash());
+    const std::optional<RankTimes> times = step_times(replay, mode);
+    measured.steps.push_back(times ? runtime::step_time(*times) : replay.event_time());
+    if (!times) continue;
+    const LaneGaps gaps = runtime::lane_gaps(plan, replay.linear(), *times);
     measured.gaps.same_lane.insert(measured.gaps.same_lane.end(), gaps.same_lane.begin(), gaps.same_lane.end());
     measured.gaps.cross_lane.insert(measured.gaps.cross_lane.end(), gaps.cross_lane.begin(), gaps.cross_lane.end());
-    for (std::size_t op = 0; op < times.ops.size(); ++op) {
-      const runtime::OpTime& t = times.ops[op];
+    for (std::size_t op = 0; op < times->ops.size(); ++op) {
+      const runtime::OpTime& t = times->ops[op];
       if (t.ran) measured.ops[op].push_back(Ns{t.end_ns - std::max(t.begin_ns, t.ready_ns)});
     }
+    measured.last = *times;
   }
-  switch (mode) {
-    case TraceMode::Stamps:
-      measured.last = replay.stamp_times();
-      break;
-    case TraceMode::Light:
-      measured.last = replay.light_times();
-      break;
-    case TraceMode::Full:
-      measured.last = replay.full_times(*tracer);
-      break;
-  }
+  if (mode == TraceMode::Light) measured.last = replay.light_times();
+  if (mode == TraceMode::Full) measured.last = replay.full_times(*tracer);
   return measured;
 }
 
@@ -170,12 +177,13 @@ Ns predict(const Plan& plan, CostTable costs, bool graph, const LaneGaps& gaps, 
 }
 
 void print_ops(const Plan& plan, const Linear& linear, const std::vector<StandInWork>& work, const Measured& measured) {
+  // `work` is empty for real kernels: nothing was given.
   fmt::print("  {:<8} {:>6} {:>12} {:>12} {:>12}\n", "op", "count", "given us", "median us", "p90 us");
   for (OpId op = 0; op < plan.ops.size(); ++op) {
     std::vector<Ns> given, all;
     for (std::size_t i = 0; i < linear.ops.size(); ++i) {
       if (linear.ops[i].op != op) continue;
-      given.push_back(work[i].time);
+      given.push_back(work.empty() ? Ns{} : work[i].time);
       all.insert(all.end(), measured.ops[i].begin(), measured.ops[i].end());
     }
     if (all.empty()) continue;
@@ -197,13 +205,17 @@ Json spread_json(const std::vector<Ns>& values) {
 
 /// Prints and writes what rank 0 knows of one way of running; returns the number of order findings.
 std::size_t report(Session& session, HostGroup& group, RankReplay& replay, const Measured& measured, bool graph,
-                   const CostTable& costs, TraceMode mode, Json& out) {
+                   const CostTable* costs, TraceMode mode, Json& out) {
   const std::vector<std::string> all = group.gather(runtime::encode_times(measured.last));
   if (group.rank() != 0) return 0;
   const Plan& plan = session.plan;
   std::vector<RankTimes> ranks;
   std::vector<Linear> orders;
-  for (const std::string& text : all) ranks.push_back(runtime::decode_times(text));
+  for (const std::string& text : all) {
+    const RankTimes times = runtime::decode_times(text);
+    // Ranks that play one and the same rank of the plan: the first one stands for it.
+    if (ranks.empty() || times.rank != ranks.back().rank) ranks.push_back(times);
+  }
   for (const RankTimes& rank : ranks) orders.push_back(linearise(plan, plan.class_of(rank.rank)));
   std::vector<const Linear*> order_pointers;
   for (const Linear& order : orders) order_pointers.push_back(&order);
@@ -215,7 +227,7 @@ std::size_t report(Session& session, HostGroup& group, RankReplay& replay, const
   for (const RankTimes& rank : ranks) residual = std::max(residual, rank.residual_ns);
   options.rank_slack = options.lane_slack + Ns{residual};
   const auto findings = check_order(plan, trace, options);
-  const Ns predicted = predict(plan, costs, graph, measured.gaps, replay.launch_cost());
+  const Ns predicted = costs != nullptr ? predict(plan, *costs, graph, measured.gaps, replay.launch_cost()) : Ns{};
   const Ns median = runtime::spread_of(measured.steps).median;
   const double error = predicted.count() == 0 ? 0
                                               : 100.0 * static_cast<double>(median.count() - predicted.count()) /
@@ -225,16 +237,23 @@ std::size_t report(Session& session, HostGroup& group, RankReplay& replay, const
                                       : mode == TraceMode::Light ? "light"
                                                                  : "full");
   fmt::print("\n{}\n", way);
-  fmt::print("  step (stamps)   {}\n", spread_text(measured.steps));
+  const bool told = !measured.last.ops.empty();
+  fmt::print("  step (ops)      {}\n", spread_text(measured.steps));
   fmt::print("  step (events)   {}\n", spread_text(measured.events));
   fmt::print("  host time       {}\n", spread_text(measured.host));
   fmt::print("  gap same lane   {}\n", spread_text(measured.gaps.same_lane));
   fmt::print("  gap cross lane  {}\n", spread_text(measured.gaps.cross_lane));
-  fmt::print("  predicted       {:>10} us  with these gaps: measured {:+.2f} %\n", us(predicted), error);
-  fmt::print("  order           {}\n", findings.empty() ? "as planned" : fmt::format("{} findings", findings.size()));
+  if (costs != nullptr)
+    fmt::print("  predicted       {:>10} us  with these gaps: measured {:+.2f} %\n", us(predicted), error);
+  fmt::print("  order           {}\n", !told              ? "not traced"
+                                       : findings.empty() ? "as planned"
+                                                          : fmt::format("{} findings", findings.size()));
   for (std::size_t i = 0; i < std::min<std::size_t>(findings.size(), 10); ++i)
     fmt::print("    {}: {}\n", finding_name(findings[i].kind), findings[i].text);
-  print_ops(plan, replay.linear(), session.work[static_cast<std::size_t>(replay.plan_rank())], measured);
+  print_ops(
+      plan, replay.linear(),
+      session.work.empty() ? std::vector<StandInWork>{} : session.work[static_cast<std::size_t>(replay.plan_rank())],
+      measured);
   if (mode == TraceMode::Full && session.tracer != nullptr)
     fmt::print("  CUPTI records of no op: {}\n", session.tracer->unclaimed());
 
@@ -262,61 +281,101 @@ std::size_t report(Session& session, HostGroup& group, RankReplay& replay, const
   return findings.size();
 }
 
-TraceMode trace_mode(const std::string& name) {
-  if (name == "light") return TraceMode::Light;
+TraceMode trace_mode(const std::string& name, bool stand_ins) {
+  if (name == "light" || (name.empty() && !stand_ins)) return TraceMode::Light;
+  if (name == "stamps" && !stand_ins) throw InputError("real kernels do not stamp: --trace light or full");
   return name == "full" ? TraceMode::Full : TraceMode::Stamps;
 }
 
-/// Everything one rank does.
-std::size_t replay_rank(Session& session, HostGroup& group, int gpu, bool leads_process, const CostTable& costs,
+/// One rank in the list of those to stop when another fails.
+class Live {
+ public:
+  Live(Session& session, int rank, RankReplay* replay) : session_(session), rank_(rank) {
+    const std::lock_guard lock(session_.mutex);
+    session_.live[rank_] = replay;
+  }
+  ~Live() {
+    const std::lock_guard lock(session_.mutex);
+    session_.live.erase(rank_);
+  }
+  Live(const Live&) = delete;
+  Live& operator=(const Live&) = delete;
+
+ private:
+  Session& session_;
+  int rank_;
+};
+
+void print_setup(const Session& session, const RankReplay& replay) {
+  fmt::print("# timer tick {} ns, SM clock {:.0f} MHz, {} ops a step, lanes: compute {} SMs, comm {} SMs{}\n",
+             replay.timer().tick_ns, replay.timer().cycles_per_1024_ns / 1.024, replay.linear().ops.size(),
+             replay.compute_sms() > 0 ? replay.compute_sms() : session.plan.sm.compute,
+             replay.comm_sms() > 0 ? replay.comm_sms() : session.plan.sm.comm,
+             replay.comm_sms() > 0 ? " (green contexts)" : "");
+  for (std::size_t r = 1; r < replay.clocks().size(); ++r)
+    fmt::print("# clock of rank {}: {:+} ns, residual {} ns\n", r, replay.clocks()[r].offset_ns,
+               replay.clocks()[r].residual_ns);
+  if (const auto* real = dynamic_cast<const runtime::MoeTable*>(&replay.source())) fmt::print("# {}\n", real->how());
+}
+
+/// Eager, graph and repeats of one plan must give the same bits; returns the number of ranks on which they did not.
+std::size_t check_outputs(HostGroup& group, const std::vector<std::uint64_t>& outputs) {
+  if (outputs.empty()) return 0;
+  const bool same = std::all_of(outputs.begin(), outputs.end(), [&](std::uint64_t hash) { return hash == outputs[0]; });
+  const std::vector<std::string> all = group.gather(same ? hash_text(outputs[0]) : "-");
+  if (group.rank() != 0) return 0;
+  std::size_t differing = 0;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    fmt::print("outputs of rank {}: {}\n", rank, all[rank] == "-" ? "DIFFER from step to step" : all[rank]);
+    differing += all[rank] == "-" ? 1 : 0;
+  }
+  return differing;
+}
+
+/// Everything one rank does. `costs` null: real kernels.
+std::size_t replay_rank(Session& session, HostGroup& group, int gpu, bool leads_process, const CostTable* costs,
                         const std::vector<bool>& ways, Json& out) {
   const int rank = group.rank();
+  const Plan& plan = session.plan;
   runtime::ReplayOptions options;
   options.gpu = gpu;
-  options.spin = runtime::default_spin(static_cast<int>(session.plan.threads.size()) * group.size());
-  RankReplay replay(group, session.plan, rank, runtime::stand_in_source(session.work[static_cast<std::size_t>(rank)]),
-                    session.guard, options);
-  struct Live {
-    Live(Session& shared, int index, RankReplay* value) : session(shared), rank(index) {
-      const std::lock_guard lock(session.mutex);
-      session.live[rank] = value;
-    }
-    ~Live() {
-      const std::lock_guard lock(session.mutex);
-      session.live.erase(rank);
-    }
-    Session& session;
-    int rank;
-  } live(session, rank, &replay);
-  if (rank == 0) {
-    fmt::print("# timer tick {} ns, SM clock {:.0f} MHz, {} ops a step, lanes: compute {} SMs, comm {} SMs{}\n",
-               replay.timer().tick_ns, replay.timer().cycles_per_1024_ns / 1.024, replay.linear().ops.size(),
-               replay.compute_sms() > 0 ? replay.compute_sms() : session.plan.sm.compute,
-               replay.comm_sms() > 0 ? replay.comm_sms() : session.plan.sm.comm,
-               replay.comm_sms() > 0 ? " (green contexts)" : "");
-    for (std::size_t r = 1; r < replay.clocks().size(); ++r)
-      fmt::print("# clock of rank {}: {:+} ns, residual {} ns\n", r, replay.clocks()[r].offset_ns,
-                 replay.clocks()[r].residual_ns);
+  options.spin = runtime::default_spin(static_cast<int>(plan.threads.size()) * group.size());
+  // With fewer GPUs than the plan has ranks, real kernels all play its first rank.
+  const int plan_rank = costs == nullptr && group.size() < plan.world.ranks ? 0 : rank;
+  runtime::NcclComm comm;
+  runtime::SourceMaker source;
+  if (costs != nullptr) {
+    source = runtime::stand_in_source(session.work[static_cast<std::size_t>(rank)]);
+  } else {
+    runtime::start_gpu(gpu);
+    if (group.size() > 1) comm = runtime::NcclComm::create(group);
+    source = runtime::moe_source(comm ? &comm : nullptr, {});
   }
+  RankReplay replay(group, plan, plan_rank, source, session.guard, options);
+  const Live live(session, rank, &replay);
+  if (rank == 0) print_setup(session, replay);
   std::size_t findings = 0;
   std::vector<Ns> plain;
-  for (const bool graph : ways) {
-    const Measured measured = measure(replay, session.plan, session.command, graph, TraceMode::Stamps, nullptr);
-    findings += report(session, group, replay, measured, graph, costs, TraceMode::Stamps, out);
-    plain.push_back(runtime::spread_of(measured.steps).median);
+  std::vector<std::uint64_t> outputs;
+  const auto run = [&](bool graph, TraceMode mode) {
+    const Measured measured = measure(replay, plan, session.command, graph, mode, session.tracer.get());
+    findings += report(session, group, replay, measured, graph, costs, mode, out);
+    outputs.insert(outputs.end(), measured.outputs.begin(), measured.outputs.end());
+    return runtime::spread_of(measured.events).median;
+  };
+  for (const bool graph : ways) plain.push_back(run(graph, TraceMode::Stamps));
+  const TraceMode mode = trace_mode(session.command.trace, costs != nullptr);
+  if (mode != TraceMode::Stamps) {
+    group.barrier();
+    // Once per process, after the GPUs started and before the graphs that are traced are captured.
+    if (mode == TraceMode::Full && leads_process) session.tracer = std::make_unique<runtime::CuptiTracer>();
+    group.barrier();
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      const Ns traced = run(ways[i], mode);
+      if (rank == 0) fmt::print("  cost of tracing {:>10} us a step\n", us(traced - plain[i]));
+    }
   }
-  const TraceMode mode = trace_mode(session.command.trace);
-  if (mode == TraceMode::Stamps) return findings;
-  group.barrier();
-  // Once per process, after the GPUs started and before the graphs that are traced are captured.
-  if (mode == TraceMode::Full && leads_process) session.tracer = std::make_unique<runtime::CuptiTracer>();
-  group.barrier();
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    const Measured traced = measure(replay, session.plan, session.command, ways[i], mode, session.tracer.get());
-    findings += report(session, group, replay, traced, ways[i], costs, mode, out);
-    if (rank == 0)
-      fmt::print("  cost of tracing {:>10} us a step\n", us(runtime::spread_of(traced.steps).median - plain[i]));
-  }
+  findings += check_outputs(group, outputs);
   group.barrier();
   return findings;
 }
@@ -325,7 +384,9 @@ std::size_t replay_rank(Session& session, HostGroup& group, int gpu, bool leads_
 
 int run_replay(const ReplayCommand& command) {
   const Plan plan = load_plan(command.plan);
-  const CostTable costs = costs_from_file(plan, command.costs);
+  std::optional<CostTable> costs;
+  if (!command.costs.empty()) costs = costs_from_file(plan, command.costs);
+  static_cast<void>(trace_mode(command.trace, costs.has_value()));
   const std::vector<runtime::GpuInfo> gpus = runtime::list_gpus();
   const auto launcher = runtime::launcher_rank([](const char* name) { return std::getenv(name); });
   const int ranks = launcher ? launcher->size : static_cast<int>(command.gpus);
@@ -338,7 +399,7 @@ int run_replay(const ReplayCommand& command) {
   Session session{plan, command, {}, runtime::HangGuard(Ns{command.deadline_s * 1'000'000'000}), {}, {}, {}};
   bool host_blocks = false;
   for (int rank = 0; rank < ranks; ++rank) {
-    session.work.push_back(stand_ins(plan, costs, rank, gpus[0].sms));
+    if (costs) session.work.push_back(stand_ins(plan, *costs, rank, gpus[0].sms));
     host_blocks = host_blocks || blocks_host(linearise(plan, plan.class_of(rank)));
   }
   std::vector<bool> ways;
@@ -356,6 +417,7 @@ int run_replay(const ReplayCommand& command) {
                runtime::version_text(v.driver), runtime::version_text(v.runtime), runtime::nccl_version_text(v.nccl),
                plan_hash(plan), ranks, plan.world.ranks);
 
+  const CostTable* given = costs ? &*costs : nullptr;
   Json ways_out = Json::array();
   std::size_t findings = 0;
   if (launcher) {
@@ -363,14 +425,14 @@ int run_replay(const ReplayCommand& command) {
     runtime::start_gpu(gpu);
     const runtime::ProcessGroup joined = runtime::join_processes(*launcher);
     if (prints) fmt::print("# one process per GPU, {}\n", joined.how);
-    findings = replay_rank(session, *joined.group, gpu, true, costs, ways, ways_out);
+    findings = replay_rank(session, *joined.group, gpu, true, given, ways, ways_out);
   } else {
     runtime::InProcessGroup group(ranks);
     runtime::run_ranks(
         group, ranks,
         [&](HostGroup& member) {
           Json mine = Json::array();
-          const std::size_t found = replay_rank(session, member, member.rank(), member.rank() == 0, costs, ways, mine);
+          const std::size_t found = replay_rank(session, member, member.rank(), member.rank() == 0, given, ways, mine);
           if (member.rank() == 0) {
             findings = found;
             ways_out = std::move(mine);

@@ -212,6 +212,7 @@ SymmetricBuffer::SymmetricBuffer(HostGroup& group, NcclComm* comm, int gpu, std:
   group.barrier();
 }
 
+SymmetricBuffer::SymmetricBuffer() = default;
 SymmetricBuffer::~SymmetricBuffer() = default;
 SymmetricBuffer::SymmetricBuffer(SymmetricBuffer&&) noexcept = default;
 SymmetricBuffer& SymmetricBuffer::operator=(SymmetricBuffer&&) noexcept = default;

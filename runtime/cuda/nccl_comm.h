@@ -86,7 +86,7 @@ ProcessGroup join_processes(const LauncherRank& launcher);
 /// memory, device memory mapped from peer to peer.
 class SymmetricBuffer {
  public:
-  SymmetricBuffer() = default;
+  SymmetricBuffer();
   /// Collective; the same `bytes` on every rank, in the same order of calls. `comm` may be null: then peers are mapped.
   SymmetricBuffer(HostGroup& group, NcclComm* comm, int gpu, std::size_t bytes);
   ~SymmetricBuffer();

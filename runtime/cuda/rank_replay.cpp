@@ -129,7 +129,7 @@ void RankReplay::set_trace(TraceMode mode, CuptiTracer* tracer) {
       break;
     case TraceMode::Full:
       DBO_CHECK(tracer != nullptr, "a full trace needs CUPTI's session");
-      device_->observe(&tracer->observer(plan_rank_, linear_.ops.size() + 1));
+      device_->observe(&tracer->observer(group_.rank(), linear_.ops.size() + 1));
       break;
   }
 }
@@ -173,7 +173,7 @@ RankTimes RankReplay::light_times() const {
 
 RankTimes RankReplay::full_times(CuptiTracer& tracer) const {
   group_.barrier();
-  return with_clock(on_gpu_clock(tracer.times(plan_rank_)));
+  return with_clock(on_gpu_clock(tracer.times(group_.rank())));
 }
 
 Ns RankReplay::event_time() const {

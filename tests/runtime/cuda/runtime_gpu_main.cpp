@@ -24,7 +24,8 @@ struct Group {
 // The hang group is meant to hang: the guard must end it with exit code 3.
 constexpr Group kGroups[] = {{"handles*", 0, 30}, {"stand-in*", 0, 30}, {"device*", 0, 60},      {"schedules*", 0, 90},
                              {"graph*", 0, 60},   {"sm*", 0, 40},       {"trace light*", 0, 40}, {"trace full*", 0, 60},
-                             {"predict*", 0, 60}, {"pair*", 0, 120},    {"nccl*", 0, 90},        {"hang*", 3, 30}};
+                             {"predict*", 0, 60}, {"moe one*", 0, 120}, {"moe two*", 0, 120},    {"pair*", 0, 120},
+                             {"nccl*", 0, 90},    {"hang*", 3, 30}};
 
 /// Exit status of the program run with that filter, or -1 when it had to be stopped.
 int run_group(const Group& group) {

@@ -1,0 +1,275 @@
+#include "runtime/cuda/moe_memory.h"
+
+#include <algorithm>
+
+#include "kernels/compute/hash.h"
+#include "kernels/compute/pointwise.h"
+#include "runtime/cuda/check.h"
+#include "sim/base/error.h"
+
+namespace dbo::runtime {
+namespace {
+
+std::size_t z(std::int64_t n) {
+  return static_cast<std::size_t>(n);
+}
+
+/// Device copies of host arrays, one behind the other in one buffer.
+class ArrayPacker {
+ public:
+  std::size_t add(const std::vector<std::int32_t>& values) {
+    const std::size_t offset = data_.size();
+    data_.insert(data_.end(), values.begin(), values.end());
+    data_.resize((data_.size() + 63) / 64 * 64, 0);
+    return offset;
+  }
+  DeviceBuffer upload() const {
+    DeviceBuffer buffer(std::max<std::size_t>(data_.size(), 1) * sizeof(std::int32_t));
+    DBO_CUDA_CHECK(cudaMemcpy(buffer.get(), data_.data(), data_.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice));
+    return buffer;
+  }
+
+ private:
+  std::vector<std::int32_t> data_;
+};
+
+int count_moe_layers(const ModelShape& shape) {
+  int count = 0;
+  for (int layer = 0; layer < shape.layers; ++layer) count += shape.is_moe_layer(layer) ? 1 : 0;
+  return count;
+}
+
+/// Position of a layer among those of its kind.
+int ordinal(const ModelShape& shape, int layer) {
+  int count = 0;
+  for (int l = 0; l < layer; ++l) count += shape.is_moe_layer(l) == shape.is_moe_layer(layer) ? 1 : 0;
+  return count;
+}
+
+std::int64_t cache_row_elements(const kernels::LayerDims& dims) {
+  return dims.attention.kind == AttentionKind::Mla ? 576 : std::int64_t{dims.attention.kv_heads} * 128;
+}
+
+/// The plan's experts of every row, per routing class; padding rows pick none.
+std::vector<std::int32_t> expert_rows(const MoeBatch& rows, const UbatchLoad& load, const Router& router, int rank,
+                                      int layer) {
+  const auto top_k = static_cast<std::size_t>(router.top_k());
+  const TokenRange range{load.token_begin, load.token_end};
+  std::vector<int> chosen(z(range.size()) * top_k);
+  router.experts_of_tokens(rank, layer, range, chosen.data());
+  std::vector<std::int32_t> experts(z(rows.tokens) * top_k, -1);
+  for (std::size_t row = 0; row < rows.token_of_row.size(); ++row) {
+    const std::int64_t token = rows.token_of_row[row];
+    if (token < range.begin || token >= range.end) continue;
+    for (std::size_t k = 0; k < top_k; ++k) experts[row * top_k + k] = chosen[z(token - range.begin) * top_k + k];
+  }
+  return experts;
+}
+
+}  // namespace
+
+MoeMemory::MoeMemory(const Plan& plan, int plan_rank, const Router& router, const kernels::MoeDims& moe,
+                     std::int64_t max_rows, const MoeMemoryOptions& options)
+    : plan_(plan),
+      dims_(kernels::layer_dims(plan.shape, moe.experts_per_rank)),
+      max_rows_(max_rows),
+      seed_(options.seed),
+      stream_(Stream::create(false)),
+      dense_scratch_(kernels::kDenseScratchBytes) {
+  if (const char* why = kernels::find_unsupported(dims_)) {
+    throw InputError("the kernels cannot run " + plan.shape.name + ": " + why);
+  }
+  DBO_CUDA_CHECK(kernels::create_op_context(dense_scratch_.get(), context_));
+  const Load& load =
+      plan.loads[static_cast<std::size_t>(plan.classes[static_cast<std::size_t>(plan.class_of(plan_rank))].load)];
+  ubatches_.resize(load.ubatches.size());
+  for (std::size_t u = 0; u < ubatches_.size(); ++u) {
+    make_ubatch(ubatches_[u], load.ubatches[u], plan, plan_rank, router);
+  }
+  make_scratch(moe);
+  // Weights and caches last: they take what is left.
+  std::size_t free_bytes = 0, total_bytes = 0;
+  DBO_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  const auto budget = static_cast<std::int64_t>(static_cast<double>(free_bytes) * options.share);
+  const int moe_layers = count_moe_layers(plan.shape), dense_layers = plan.shape.layers - moe_layers;
+  const int first_expert = plan_rank * moe.experts_per_rank;
+  make_ring(moe_ring_, kernels::WeightSet::MoeLayer, moe_layers, budget / 2, kernels::mix(seed_, 1), first_expert);
+  make_ring(dense_ring_, kernels::WeightSet::DenseLayer, dense_layers, budget / 8, kernels::mix(seed_, 2), 0);
+  if (plan.find_op("HEAD") || plan.find_op("EMB")) {
+    Ring ring;
+    make_ring(ring, kernels::WeightSet::Model, 1, budget / 8, kernels::mix(seed_, 3), 0);
+    model_memory_ = std::move(ring.memory[0]);
+    model_ = ring.sets[0];
+  }
+  make_caches(budget / 4, plan.shape.layers);
+  const bool mla = dims_.attention.kind == AttentionKind::Mla;
+  std::int64_t positions = 1;
+  for (const MoeUbatch& ubatch : ubatches_) {
+    for (const std::int32_t seq : ubatch.rows.seq_lens) positions = std::max<std::int64_t>(positions, seq);
+  }
+  const int rope_dim = mla ? 64 : 128;
+  rope_ = DeviceBuffer(z(positions * rope_dim) * sizeof(float));
+  DBO_CUDA_CHECK(
+      kernels::launch_rope_table({rope_.as<float>(), static_cast<int>(positions), rope_dim, 10000.0}, stream_.get()));
+  DBO_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
+}
+
+MoeMemory::~MoeMemory() {
+  kernels::destroy_op_context(context_);
+}
+
+void MoeMemory::fill(void* memory, std::int64_t elements, std::uint64_t seed) {
+  kernels::FillArgs args;
+  args.out = memory;
+  args.count = elements;
+  args.seed = seed;
+  DBO_CUDA_CHECK(kernels::launch_fill(args, stream_.get()));
+}
+
+void MoeMemory::make_ring(Ring& ring, kernels::WeightSet set, int layers, std::int64_t budget, std::uint64_t seed,
+                          int first_expert) {
+  if (layers == 0) return;
+  const kernels::WeightLayout layout = kernels::weight_layout(dims_, set);
+  int l2_bytes = 0, gpu = 0;
+  DBO_CUDA_CHECK(cudaGetDevice(&gpu));
+  DBO_CUDA_CHECK(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, gpu));
+  const int sets = kernels::ring_sets(layers, layout.bytes, l2_bytes, budget);
+  if (sets == 0) {
+    throw InputError("a layer's weights take " + std::to_string(layout.bytes >> 20) + " MiB, more than the " +
+                     std::to_string(budget >> 20) + " MiB there are for them");
+  }
+  for (int i = 0; i < sets; ++i) {
+    ring.memory.emplace_back(z(layout.bytes));
+    DBO_CUDA_CHECK(kernels::launch_fill_weights(layout, ring.memory.back().get(),
+                                                kernels::mix(seed, static_cast<std::uint64_t>(i)), first_expert,
+                                                stream_.get()));
+    ring.sets.push_back(kernels::place_weights(layout, ring.memory.back().get()));
+  }
+  DBO_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
+}
+
+void MoeMemory::make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Plan& plan, int plan_rank,
+                            const Router& router) {
+  ubatch.rows = make_moe_batch(load);
+  const MoeBatch& rows = ubatch.rows;
+  ArrayPacker packer;
+  const std::size_t positions = packer.add(rows.positions), slots = packer.add(rows.slot_mapping);
+  const std::size_t lens = packer.add(rows.seq_lens), table = packer.add(rows.block_table);
+  const std::size_t query_start = packer.add(rows.query_start), kv_start = packer.add(rows.kv_start);
+  std::vector<std::int32_t> ids, last_rows;
+  for (int row = 0; row < rows.tokens; ++row) {
+    const auto vocab = static_cast<std::uint64_t>(std::max(plan.shape.vocab, 1));
+    ids.push_back(static_cast<std::int32_t>(kernels::mix(seed_ + 7, static_cast<std::uint64_t>(row)) % vocab));
+  }
+  for (int r = 1; r <= rows.decode_requests; ++r) last_rows.push_back(r * rows.query_tokens - 1);
+  const int decode_rows = rows.decode_requests * rows.query_tokens;
+  for (int r = 1; r <= rows.prefill_requests; ++r) {
+    last_rows.push_back(decode_rows + rows.query_start[static_cast<std::size_t>(r)] - 1);
+  }
+  const std::size_t id_offset = packer.add(ids), last_offset = packer.add(last_rows);
+  std::vector<std::size_t> experts(static_cast<std::size_t>(router.routing_classes()), SIZE_MAX);
+  for (int layer = 0; layer < plan.shape.layers; ++layer) {
+    std::size_t& offset = experts[static_cast<std::size_t>(router.routing_class(layer))];
+    if (offset == SIZE_MAX) offset = packer.add(expert_rows(rows, load, router, plan_rank, layer));
+  }
+  ubatch.arrays = packer.upload();
+  const auto* base = ubatch.arrays.as<std::int32_t>();
+  for (const std::size_t offset : experts) ubatch.plan_expert.push_back(offset == SIZE_MAX ? nullptr : base + offset);
+  ubatch.ids = base + id_offset;
+  ubatch.last_rows = base + last_offset;
+  kernels::OpBatch& batch = ubatch.batch;
+  batch.tokens = rows.tokens;
+  batch.decode = {base + lens, base + table, rows.max_pages, rows.decode_requests, rows.query_tokens};
+  batch.prefill.query_start = base + query_start;
+  batch.prefill.seq_lens = base + lens + rows.decode_requests;
+  batch.prefill.kv_start = base + kv_start;
+  batch.prefill.block_table = base + table + rows.decode_requests * rows.max_pages;
+  batch.prefill.max_pages = rows.max_pages;
+  batch.prefill.requests = rows.prefill_requests;
+  batch.prefill.query_blocks = rows.prefill_query_blocks;
+  batch.prefill_tokens = rows.prefill_tokens;
+  batch.prefill_keys = rows.prefill_keys;
+  batch.positions = base + positions;
+  batch.slot_mapping = base + slots;
+
+  const std::int64_t residual_bytes = std::int64_t{rows.tokens} * dims_.hidden * 2;
+  ubatch.logits_bytes = plan.find_op("HEAD") ? std::int64_t{rows.requests()} * dims_.vocab * 2 : 0;
+  const auto carve = [&](kernels::Carver& carver) {
+    ubatch.buffers = kernels::carve_ubatch(dims_, rows.tokens, rows.prefill_keys, carver);
+    ubatch.initial = carver.take(residual_bytes);
+    ubatch.logits = carver.take(ubatch.logits_bytes);
+  };
+  kernels::Carver dry(nullptr);
+  carve(dry);
+  ubatch.activations = DeviceBuffer(z(dry.used()));
+  kernels::Carver carver(ubatch.activations.get());
+  carve(carver);
+  fill(ubatch.initial, residual_bytes / 2, kernels::mix(seed_, 11));
+}
+
+void MoeMemory::make_scratch(const kernels::MoeDims& moe) {
+  // One of each: ops of one kind are all on the compute lane, one behind the other.
+  int tokens = 0, requests = 0;
+  kernels::A1Limits limits;
+  for (const MoeUbatch& ubatch : ubatches_) {
+    tokens = std::max(tokens, ubatch.rows.tokens);
+    requests = std::max(requests, ubatch.rows.requests());
+    limits.decode_tokens = std::max(limits.decode_tokens, ubatch.batch.decode_tokens());
+  }
+  limits.tokens = tokens;
+  limits.sms = context_.device_sms;
+  const int width = std::max(dims_.moe.shared_intermediate, dims_.dense_intermediate);
+  const auto carve = [&](kernels::Carver& carver) {
+    a0_ = kernels::carve_a0(dims_, tokens, carver);
+    a1_ = kernels::carve_a1(dims_, limits, carver);
+    mlp_ = kernels::carve_mlp(dims_, moe, max_rows_, carver);
+    swiglu_ = kernels::carve_swiglu(tokens, std::max(width, 8), carver);
+    head_ = carver.take(std::int64_t{std::max(requests, 1)} * dims_.hidden * 2);
+  };
+  kernels::Carver dry(nullptr);
+  carve(dry);
+  scratch_ = DeviceBuffer(z(dry.used()));
+  kernels::Carver carver(scratch_.get());
+  carve(carver);
+}
+
+void MoeMemory::make_caches(std::int64_t budget, int layers) {
+  const bool mla = dims_.attention.kind == AttentionKind::Mla;
+  const std::int64_t row = cache_row_elements(dims_);
+  std::int64_t bytes = 0;
+  for (const MoeUbatch& ubatch : ubatches_) {
+    bytes += std::int64_t{ubatch.rows.pages} * kCachePageTokens * row * 2 * (mla ? 1 : 2);
+  }
+  int l2_bytes = 0, gpu = 0;
+  DBO_CUDA_CHECK(cudaGetDevice(&gpu));
+  DBO_CUDA_CHECK(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, gpu));
+  const int sets = kernels::ring_sets(layers, bytes, l2_bytes, budget);
+  if (sets == 0) {
+    throw InputError("one layer's cache takes " + std::to_string(bytes >> 20) + " MiB, more than the " +
+                     std::to_string(budget >> 20) + " MiB there are for caches");
+  }
+  for (int i = 0; i < sets; ++i) {
+    auto& k = k_caches_.emplace_back();
+    auto& v = v_caches_.emplace_back();
+    for (std::size_t u = 0; u < ubatches_.size(); ++u) {
+      const std::int64_t elements = std::int64_t{ubatches_[u].rows.pages} * kCachePageTokens * row;
+      const std::uint64_t seed = kernels::mix(seed_ + 13, static_cast<std::uint64_t>(i) * 16 + u);
+      k.emplace_back(z(elements * 2));
+      fill(k.back().get(), elements, seed);
+      v.emplace_back(mla ? 0 : z(elements * 2));
+      if (!mla) fill(v.back().get(), elements, seed + 1);
+    }
+  }
+}
+
+const kernels::LayerWeights& MoeMemory::layer(int layer) const {
+  const Ring& ring = plan_.shape.is_moe_layer(layer) ? moe_ring_ : dense_ring_;
+  return ring.sets[static_cast<std::size_t>(ordinal(plan_.shape, layer)) % ring.sets.size()];
+}
+
+kernels::KvCache MoeMemory::cache(int layer, int ubatch) const {
+  const std::size_t set = static_cast<std::size_t>(layer) % k_caches_.size(), u = static_cast<std::size_t>(ubatch);
+  return {k_caches_[set][u].get(), v_caches_[set][u].get(), ubatches_[u].rows.pages};
+}
+
+}  // namespace dbo::runtime

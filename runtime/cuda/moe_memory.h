@@ -1,0 +1,94 @@
+// Device memory of a MoE model's ops on one rank: weights in rings, caches, activations, scratch, batch arrays. All of
+// it is allocated and filled before the first step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/compute/ops.h"
+#include "runtime/cuda/handles.h"
+#include "runtime/moe_batch.h"
+#include "sim/plan/plan.h"
+#include "sim/plan/routing.h"
+
+namespace dbo::runtime {
+
+struct MoeMemoryOptions {
+  std::uint64_t seed = 1;
+  /// Of the free device memory, what weights and caches may take.
+  double share = 0.6;
+};
+
+/// One ubatch's arrays and activations.
+struct MoeUbatch {
+  MoeBatch rows;
+  kernels::OpBatch batch;
+  kernels::UbatchBuffers buffers;
+  std::vector<const std::int32_t*> plan_expert;  ///< [routing classes] device [tokens][top_k]
+  const std::int32_t* ids = nullptr;             ///< device [tokens] for the embedding
+  const std::int32_t* last_rows = nullptr;       ///< device [requests] rows that need logits
+  void* initial = nullptr;                       ///< device [tokens][hidden] residual stream where nothing embeds
+  void* logits = nullptr;                        ///< device bf16 [requests][vocab]
+  std::int64_t logits_bytes = 0;
+  DeviceBuffer arrays, activations;
+};
+
+class MoeMemory {
+ public:
+  /// For the load of `plan_rank`, on the current GPU. `max_rows`: rows the routed experts may get in one call. Throws
+  /// InputError when the kernels cannot run the model (why) or when not even one set of weights fits.
+  MoeMemory(const Plan& plan, int plan_rank, const Router& router, const kernels::MoeDims& moe, std::int64_t max_rows,
+            const MoeMemoryOptions& options);
+  ~MoeMemory();
+  MoeMemory(const MoeMemory&) = delete;
+  MoeMemory& operator=(const MoeMemory&) = delete;
+
+  const kernels::LayerDims& dims() const { return dims_; }
+  kernels::OpContext& context() { return context_; }
+  MoeUbatch& ubatch(int index) { return ubatches_[static_cast<std::size_t>(index)]; }
+  int ubatches() const { return static_cast<int>(ubatches_.size()); }
+
+  /// Weights of a layer: its set of the ring of MoE or of dense layers.
+  const kernels::LayerWeights& layer(int layer) const;
+  const kernels::LayerWeights& model() const { return model_; }
+  kernels::KvCache cache(int layer, int ubatch) const;
+  const float* rope() const { return rope_.as<float>(); }
+  const kernels::A0Scratch& a0() const { return a0_; }
+  const kernels::A1Scratch& a1() const { return a1_; }
+  const kernels::MlpScratch& mlp() const { return mlp_; }
+  const kernels::SwiGluScratch& swiglu() const { return swiglu_; }
+  void* head_scratch() const { return head_; }
+  std::int64_t max_rows() const { return max_rows_; }
+
+ private:
+  struct Ring {
+    std::vector<DeviceBuffer> memory;
+    std::vector<kernels::LayerWeights> sets;
+  };
+
+  void make_ring(Ring& ring, kernels::WeightSet set, int layers, std::int64_t budget, std::uint64_t seed,
+                 int first_expert);
+  void make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Plan& plan, int plan_rank, const Router& router);
+  void make_scratch(const kernels::MoeDims& moe);
+  void make_caches(std::int64_t budget, int layers);
+  void fill(void* memory, std::int64_t elements, std::uint64_t seed);
+
+  const Plan& plan_;
+  kernels::LayerDims dims_;
+  std::int64_t max_rows_;
+  std::uint64_t seed_;
+  Stream stream_;
+  kernels::OpContext context_;
+  DeviceBuffer dense_scratch_, scratch_, rope_, model_memory_;
+  Ring moe_ring_, dense_ring_;
+  kernels::LayerWeights model_;
+  std::vector<MoeUbatch> ubatches_;
+  std::vector<std::vector<DeviceBuffer>> k_caches_, v_caches_;  ///< by ring position, ubatch
+  kernels::A0Scratch a0_;
+  kernels::A1Scratch a1_;
+  kernels::MlpScratch mlp_;
+  kernels::SwiGluScratch swiglu_;
+  void* head_ = nullptr;
+};
+
+}  // namespace dbo::runtime
