@@ -22,6 +22,15 @@ void add_trace_commands(ProgramSpec& program);
 /// On stderr, a line each.
 void print_warnings(const std::vector<PlanFinding>& warnings);
 
+struct OptimiseCommand {
+  std::string config;
+  std::string out;  ///< folder; empty: no files
+  std::int64_t in_flight = 1;
+  double time_limit_s = 10;
+  bool json = false;
+};
+int run_optimise(const OptimiseCommand& command);
+
 int run_check(const std::string& path, bool json);
 
 int run_list(const std::string& what, bool json);

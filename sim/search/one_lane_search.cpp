@@ -1,5 +1,6 @@
 // Low latency: a shortest path. Its length is the time the lane stands still, as the work is the same for every order.
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 #include "sim/base/error.h"
@@ -13,8 +14,9 @@ using enum OpKind;
 constexpr int kChain = 7;  ///< A0 A1 D.send D.recv MLP C.send C.recv; S beside it
 constexpr OpKind kOps[kChain] = {A0, A1, DSend, DRecv, MLP, CSend, CRecv};
 constexpr int kMostUbatches = 8;
-constexpr int kMostCalls = 2;  ///< under way; more than any transport has buffers for
-constexpr int kReceived = 15;  ///< in the place of a call that was received before an older one
+constexpr int kMostCalls = 2;              ///< under way; more than any transport has buffers for
+constexpr std::int64_t kResolution = 512;  ///< ranges of a call under way are halved down to this part of a cycle
+constexpr int kReceived = 15;              ///< in the place of a call that was received before an older one
 
 /// Where one ubatch stands: the next op of its chain, and whether its shared expert has run in that layer.
 struct Stand {
@@ -35,35 +37,46 @@ struct State {
 
 class Path {
  public:
-  Path(const OrderTask& task, const std::vector<Stand>& start, std::int64_t& least_still, const KeepGoing& keep_going,
-       std::int64_t& states)
-      : task_(task), start_(start), least_still_(least_still), keep_going_(keep_going), states_(states) {}
-
-  /// The order with less standing still than `least_still`, if there is one; lowers `least_still` to it. False in
-  /// `finished` when it was stopped.
-  Order run(bool& finished) {
+  /// `left`: how long the call that is under way at the start still takes, if there is one. Paths that stand still for
+  /// `limit` or longer are not followed up.
+  Path(const OrderTask& task, const std::vector<Stand>& start, std::int64_t left, std::int64_t limit)
+      : task_(task), start_(start), limit_(limit) {
     levels_.push_back({State{}});
-    open_calls_of_start(levels_[0][0]);
-    const std::uint64_t goal = levels_[0][0].key | done_key();
+    open_calls_of_start(levels_[0][0], left);
+  }
+
+  /// False when `keep_going` ended it.
+  bool run(const KeepGoing& keep_going, std::int64_t& states) {
     const int length = task_.ubatches * (task_.shared ? kChain + 1 : kChain);
     for (int step = 0; step < length; ++step) {
       std::vector<State> next;
       for (std::uint32_t i = 0; i < levels_.back().size(); ++i) {
-        if ((++states_ & 0xfff) == 0 && !keep_going_()) {
-          finished = false;
-          return {};
-        }
+        if ((++states & 0xfff) == 0 && !keep_going()) return false;
         expand(levels_.back()[i], i, next);
       }
       prune(next);
       levels_.push_back(std::move(next));
     }
-    Order order;
-    const auto last =
-        std::find_if(levels_.back().begin(), levels_.back().end(), [&](const State& s) { return s.key == goal; });
-    if (last == levels_.back().end()) return order;
-    least_still_ = last->still;
-    std::uint32_t at = static_cast<std::uint32_t>(last - levels_.back().begin());
+    const std::uint64_t goal = levels_[0][0].key | done_key();
+    for (std::uint32_t i = 0; i < levels_.back().size(); ++i)
+      if (levels_.back()[i].key == goal) ends_.push_back(i);
+    return true;
+  }
+
+  bool found() const { return !ends_.empty(); }
+
+  /// The least time to stand still in a period that ends as it began, with at most `left` to go of the call under way:
+  /// where more is left, the lane waits for it.
+  std::int64_t still(std::int64_t left) const {
+    std::int64_t least = INT64_MAX;
+    for (const std::uint32_t end : ends_) least = std::min(least, still_of(end, left));
+    return least;
+  }
+  LaunchOrder order(std::int64_t left) const {
+    std::uint32_t at = ends_.front();
+    for (const std::uint32_t end : ends_)
+      if (still_of(end, left) < still_of(at, left)) at = end;
+    LaunchOrder order;
     for (std::size_t level = levels_.size() - 1; level > 0; --level) {
       order.push_back(levels_[level][at].op);
       at = levels_[level][at].parent;
@@ -91,15 +104,20 @@ class Path {
     return n;
   }
 
-  /// Calls under way at the start: those between send and receive. How long they take from there is not known; 0 keeps
-  /// the result a lower bound.
-  void open_calls_of_start(State& s) const {
+  std::int64_t still_of(std::uint32_t end, std::int64_t left) const {
+    const State& s = levels_.back()[end];
+    return s.still + std::max<std::int64_t>(0, s.left[0] - left);
+  }
+
+  /// Calls under way at the start: those between send and receive.
+  void open_calls_of_start(State& s, std::int64_t left) const {
     int n = 0;
     for (int u = 0; u < task_.ubatches; ++u) {
       const int next = start_[static_cast<std::size_t>(u)].next;
       if (next == 3) s.key |= static_cast<std::uint64_t>(2 * u + 1) << (calls_shift() + 4 * n++);
       if (next == 6) s.key |= static_cast<std::uint64_t>(2 * u + 2) << (calls_shift() + 4 * n++);
     }
+    if (n > 0) s.left[0] = left;
   }
 
   void expand(const State& s, std::uint32_t index, std::vector<State>& out) const {
@@ -130,7 +148,7 @@ class Path {
       const std::int64_t wait = std::max<std::int64_t>(0, s.left[i] - task_.node_gap);
       elapsed += wait;
       t.still += wait;
-      if (t.still >= least_still_) return;
+      if (t.still >= limit_) return;
       pass(t, open, elapsed);
       // Its place is free once every older call is received too.
       set_call(t, i, kReceived);
@@ -188,10 +206,9 @@ class Path {
 
   const OrderTask& task_;
   const std::vector<Stand>& start_;
-  std::int64_t& least_still_;
-  const KeepGoing& keep_going_;
-  std::int64_t& states_;
+  std::int64_t limit_;
   std::vector<std::vector<State>> levels_;
+  std::vector<std::uint32_t> ends_;  ///< states of the last level that are back where they began
 };
 
 /// Every way the other ubatches can stand when ubatch 0 is about to send its dispatch: a period may be cut there, as
@@ -242,25 +259,82 @@ std::int64_t lane_work(const OrderTask& task) {
   return work;
 }
 
-}  // namespace
+/// The longest a call that is under way at the start can take from there; 0 when there is none.
+std::int64_t longest_wire(const OrderTask& task, const std::vector<Stand>& start) {
+  std::int64_t longest = 0, all = 0;
+  for (int u = 0; u < task.ubatches; ++u) {
+    all += task.time(DWire, u) + task.time(CWire, u);
+    const int next = start[static_cast<std::size_t>(u)].next;
+    if (next == 3 || next == 6) longest = 1;
+  }
+  // It may have waited for the port behind others.
+  return longest == 0 ? 0 : all;
+}
 
-OrderSearch search_one_lane(const OrderTask& task, std::int64_t known, const KeepGoing& keep_going) {
+/// The largest unit all times of the task are whole multiples of: fewer different times are fewer ranges to look at.
+std::int64_t unit_of(const OrderTask& task) {
+  std::int64_t unit = task.node_gap;
+  for (const auto& times : task.times)
+    for (const std::int64_t time : times) unit = std::gcd(unit, time);
+  return std::max<std::int64_t>(unit, 1);
+}
+
+OrderTask in_units(OrderTask task, std::int64_t unit) {
+  task.node_gap /= unit;
+  for (auto& times : task.times)
+    for (std::int64_t& time : times) time /= unit;
+  return task;
+}
+
+OrderSearch search(const OrderTask& task, std::int64_t known, const KeepGoing& keep_going) {
   DBO_CHECK(task.ubatches <= 7 && task.in_flight <= kMostCalls, "more ubatches or calls than a state holds");
   OrderSearch out;
   const std::int64_t work = lane_work(task);
   const std::int64_t bound = cycle_bound(task) - work;
   std::int64_t least = known - work;
-  Order best;
+  std::int64_t unresolved = least;
+  LaunchOrder best;
   const Starts starts(task);
   for (const std::vector<Stand>& start : starts.all()) {
-    if (least <= bound) break;
-    Order order = Path(task, start, least, keep_going, out.states).run(out.complete);
-    if (!order.empty()) best = std::move(order);
-    if (!out.complete) break;
+    // What is left of the call under way at the cut is part of the question: halve its range until nothing in it helps.
+    std::vector<std::pair<std::int64_t, std::int64_t>> ranges{{0, longest_wire(task, start)}};
+    while (!ranges.empty() && out.complete && least > bound) {
+      const auto [from, to] = ranges.back();
+      ranges.pop_back();
+      Path path(task, start, from, least);
+      out.complete = path.run(keep_going, out.states);
+      if (!out.complete || !path.found()) continue;
+      LaunchOrder order = path.order(from);
+      const std::int64_t still = cycle_time(task, order) - work;
+      if (still < least) {
+        least = still;
+        best = std::move(order);
+      }
+      // With less left at the start and more allowed at the end than anything in the range.
+      const std::int64_t at_least = path.still(to);
+      if (from == to || at_least >= least) continue;
+      if (to - from < (work + least) / kResolution) {
+        unresolved = std::min(unresolved, at_least);
+        continue;
+      }
+      const std::int64_t middle = from + (to - from) / 2;
+      ranges.emplace_back(middle + 1, to);
+      ranges.emplace_back(from, middle);
+    }
+    if (!out.complete || least <= bound) break;
   }
   // Stopped early, only the bound is proved; otherwise no order stands still for less than the least found or known.
-  out.lower_bound = work + (out.complete ? std::max(least, bound) : bound);
+  out.lower_bound = work + std::max(bound, out.complete ? std::min(least, unresolved) : bound);
   if (!best.empty()) out.orders.push_back(std::move(best));
+  return out;
+}
+
+}  // namespace
+
+OrderSearch search_one_lane(const OrderTask& task, std::int64_t known, const KeepGoing& keep_going) {
+  const std::int64_t unit = unit_of(task);
+  OrderSearch out = search(in_units(task, unit), ceil_div(known, unit), keep_going);
+  out.lower_bound = std::min(known, out.lower_bound * unit);
   return out;
 }
 

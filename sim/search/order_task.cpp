@@ -24,7 +24,7 @@ struct Arc {
 
 class ArcMaker {
  public:
-  ArcMaker(const OrderTask& task, const Order& order) : task_(task), order_(order) {}
+  ArcMaker(const OrderTask& task, const LaunchOrder& order) : task_(task), order_(order) {}
 
   std::vector<Arc> make() {
     nodes_ = order_.size();
@@ -88,7 +88,7 @@ class ArcMaker {
   }
 
   const OrderTask& task_;
-  const Order& order_;
+  const LaunchOrder& order_;
   std::size_t nodes_ = 0;
   std::vector<Arc> arcs_;
 };
@@ -173,6 +173,38 @@ std::int64_t OrderTask::period(std::int64_t cycle) const {
   return ceil_div(cycle, std::int64_t{layers} * stride);
 }
 
+bool is_order(const OrderTask& task, const LaunchOrder& order) {
+  std::vector<OpKind> chain = task.chain();
+  if (order.size() != chain.size() * static_cast<std::size_t>(task.ubatches)) return false;
+  if (task.shared) chain.pop_back();
+  for (int u = 0; u < task.ubatches; ++u) {
+    std::vector<OpKind> own;
+    for (const OrderOp& op : order)
+      if (op.ubatch == u) own.push_back(op.kind);
+    const auto begin = std::find(own.begin(), own.end(), A0);
+    if (begin == own.end()) return false;
+    std::rotate(own.begin(), begin, own.end());
+    if (task.shared && (own.size() < 3 || own[1] == S || std::erase(own, S) != 1)) return false;
+    if (own != chain) return false;
+  }
+  // Three times around: the calls of the middle period are where they always are.
+  std::vector<std::pair<OrderOp, bool>> calls;  // sent; whether received
+  const auto slots = static_cast<std::size_t>(task.in_flight);
+  for (int period = 0; period < 3; ++period) {
+    for (const OrderOp& op : order) {
+      if (is_send(op.kind)) {
+        if (calls.size() >= slots && !calls[calls.size() - slots].second) return false;
+        calls.emplace_back(op, false);
+      } else if (is_recv(op.kind)) {
+        const OrderOp send{op.kind == DRecv ? DSend : CSend, op.ubatch};
+        const auto open = std::find(calls.begin(), calls.end(), std::pair(send, false));
+        if (open != calls.end()) open->second = true;
+      }
+    }
+  }
+  return true;
+}
+
 OrderTask make_order_task(const Plan& plan, const CostTable& costs, int in_flight) {
   OrderTask task;
   task.ubatches = costs.ubatches();
@@ -221,7 +253,7 @@ std::int64_t cycle_bound(const OrderTask& task) {
   return std::max(bound, calls);
 }
 
-std::int64_t cycle_time(const OrderTask& task, const Order& order) {
+std::int64_t cycle_time(const OrderTask& task, const LaunchOrder& order) {
   ArcMaker maker(task, order);
   const std::vector<Arc> arcs = maker.make();
   // Every circle found is slower than the last, and there are finitely many.
@@ -236,7 +268,7 @@ std::int64_t cycle_time(const OrderTask& task, const Order& order) {
   }
 }
 
-Notation notation_of_order(const OrderTask& task, const Order& order) {
+Notation notation_of_order(const OrderTask& task, const LaunchOrder& order) {
   Notation out;
   for (const OrderOp& op : order) {
     const std::string name = noted_name({op.kind, op.ubatch, 0});

@@ -41,7 +41,11 @@ struct OrderOp {
 
   friend bool operator==(const OrderOp&, const OrderOp&) = default;
 };
-using Order = std::vector<OrderOp>;
+using LaunchOrder = std::vector<OrderOp>;
+
+/// Whether the order is one the searches may give: each op once, those of an ubatch in the cyclic order of their data,
+/// and no more calls under way than the task allows.
+bool is_order(const OrderTask& task, const LaunchOrder& order);
 
 /// The task of a plan without C.copy and its costs: of the rank group whose lanes have most to do.
 OrderTask make_order_task(const Plan& plan, const CostTable& costs, int in_flight);
@@ -52,9 +56,9 @@ std::int64_t cycle_bound(const OrderTask& task);
 /// The cycle of an order: the largest ratio of time to periods over all circles of lanes, data and wires, rounded up.
 /// Exact; every op starts as soon as these let it. The order must list each op of each ubatch once, those of a ubatch
 /// in the cyclic order of their data.
-std::int64_t cycle_time(const OrderTask& task, const Order& order);
+std::int64_t cycle_time(const OrderTask& task, const LaunchOrder& order);
 
 /// The period as notation, lanes included.
-Notation notation_of_order(const OrderTask& task, const Order& order);
+Notation notation_of_order(const OrderTask& task, const LaunchOrder& order);
 
 }  // namespace dbo

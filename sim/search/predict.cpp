@@ -41,7 +41,9 @@ bool copies_combined(const Config& config) {
          (config.overlap.schedule == "vllm-ht" || config.overlap.is_sequential());
 }
 
-ScheduleSpec make_spec(const Config& config, const Decision& decision) {
+}  // namespace
+
+ScheduleSpec step_spec(const Config& config, const Decision& decision) {
   ScheduleSpec spec;
   spec.shape = config.model;
   spec.world = {config.cluster.gpus(), config.cluster.gpus_per_node};
@@ -55,6 +57,8 @@ ScheduleSpec make_spec(const Config& config, const Decision& decision) {
   add_ranks(decision, config.parallel.tensor, spec);
   return spec;
 }
+
+namespace {
 
 Plan make_split_plan(const Config& config, const ScheduleSpec& spec) {
   if (!config.overlap.notation) return make_plan(config.overlap.schedule, spec);
@@ -78,7 +82,9 @@ MachineSpec machine_of(const Config& config) {
   return machine;
 }
 
-CostTable make_costs(const Config& config, const Plan& plan, bool split) {
+}  // namespace
+
+CostTable step_costs(const Config& config, const Plan& plan, bool split) {
   switch (config.costs.source) {
     case CostSource::Fixed:
       return fixed_costs(plan, config.costs.fixed, split ? 1 : config.overlap.ubatches);
@@ -90,22 +96,20 @@ CostTable make_costs(const Config& config, const Plan& plan, bool split) {
   throw InternalError("a cost source is missing");
 }
 
-}  // namespace
-
 double Prediction::tokens_per_s_per_gpu(const StepResult& of) const {
   if (of.step_ns == 0) return 0;
   return static_cast<double>(tokens) * 1e9 / static_cast<double>(of.step_ns) / static_cast<double>(gpus);
 }
 
 Plan make_step_plan(const Config& config, const Decision& decision, bool baseline) {
-  const ScheduleSpec spec = make_spec(config, decision);
+  const ScheduleSpec spec = step_spec(config, decision);
   return decision.split && !baseline ? make_split_plan(config, spec)
                                      : make_baseline(spec, config.overlap.low_latency, copies_combined(config));
 }
 
 CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline) {
   Plan plan = make_step_plan(config, decision, baseline);
-  CostTable costs = make_costs(config, plan, decision.split);
+  CostTable costs = step_costs(config, plan, decision.split);
   return {std::move(plan), std::move(costs)};
 }
 

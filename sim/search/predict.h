@@ -10,6 +10,7 @@
 #include "sim/cost/memory.h"
 #include "sim/engine/simulate.h"
 #include "sim/plan/plan_check.h"
+#include "sim/sched/schedule.h"
 
 namespace dbo {
 
@@ -28,6 +29,12 @@ struct Prediction {
   /// Tokens a second and GPU; 0 for a step of no time.
   double tokens_per_s_per_gpu(const StepResult& of) const;
 };
+
+/// What every plan of the decision holds besides its programs.
+ScheduleSpec step_spec(const Config& config, const Decision& decision);
+
+/// The costs of a plan of the config; `split`: its decision splits the step.
+CostTable step_costs(const Config& config, const Plan& plan, bool split);
 
 /// The plan a decision runs. `baseline`: the decision was made without DBO.
 Plan make_step_plan(const Config& config, const Decision& decision, bool baseline);

@@ -73,7 +73,7 @@ class TwoLanes {
   }
 
   /// Whether an order has a cycle of at most `cycle`: some of them, up to `most`. `complete` turns false when stopped.
-  std::vector<Order> solve(std::int64_t cycle, std::size_t most, bool& complete) {
+  std::vector<LaunchOrder> solve(std::int64_t cycle, std::size_t most, bool& complete) {
     cycle_ = cycle;
     length_of_cycle_ = scaled(cycle) + static_cast<std::int64_t>(ops_.size());
     most_ = most;
@@ -197,7 +197,7 @@ class TwoLanes {
       starts.emplace_back(start - floor_of(start, length_of_cycle_) * length_of_cycle_, i);
     }
     std::sort(starts.begin(), starts.end());
-    Order order;
+    LaunchOrder order;
     for (const auto& [start, i] : starts) order.push_back(ops_[i]);
     DBO_CHECK(cycle_time(task_, order) <= cycle_, "an order is slower than its solution");
     if (std::find(found_.begin(), found_.end(), order) == found_.end()) found_.push_back(std::move(order));
@@ -212,7 +212,7 @@ class TwoLanes {
   std::int64_t cycle_ = 1, length_of_cycle_ = 1;  ///< in ns; scaled
   std::size_t most_ = 1;
   bool stopped_ = false;
-  std::vector<Order> found_;
+  std::vector<LaunchOrder> found_;
 };
 
 }  // namespace
@@ -224,7 +224,7 @@ OrderSearch search_two_lanes(const OrderTask& task, std::int64_t known, std::siz
   std::int64_t none = cycle_bound(task) - 1, some = known;
   std::int64_t next = none + 1;
   while (none + 1 < some || (out.orders.empty() && none < some)) {
-    std::vector<Order> orders = lanes.solve(next, 1, out.complete);
+    std::vector<LaunchOrder> orders = lanes.solve(next, 1, out.complete);
     if (!orders.empty()) {
       some = cycle_time(task, orders.front());
       out.orders = std::move(orders);
@@ -240,7 +240,7 @@ OrderSearch search_two_lanes(const OrderTask& task, std::int64_t known, std::siz
   if (out.complete && most > 1) {
     // Others as good: they may differ in what this search leaves out.
     bool complete = true;
-    for (Order& order : lanes.solve(none + 1, most, complete))
+    for (LaunchOrder& order : lanes.solve(none + 1, most, complete))
       if (std::find(out.orders.begin(), out.orders.end(), order) == out.orders.end())
         out.orders.push_back(std::move(order));
   }

@@ -29,7 +29,7 @@ inline std::vector<std::vector<OpKind>> ubatch_orders(const OrderTask& task, boo
 }
 
 /// Whether at most `in_flight` calls are un-received, each received before the one `in_flight` after it is sent.
-inline bool keeps_in_flight(const Order& order, int in_flight) {
+inline bool keeps_in_flight(const LaunchOrder& order, int in_flight) {
   // Three periods: the calls of the middle one are in their steady place.
   std::vector<std::pair<OpKind, int>> sent;
   std::vector<bool> received;
@@ -55,10 +55,10 @@ inline bool keeps_in_flight(const Order& order, int in_flight) {
 }
 
 /// Calls `visit` with every order of two ubatches, A0 of ubatch 0 first.
-inline void for_every_order(const OrderTask& task, const std::function<void(const Order&)>& visit) {
+inline void for_every_order(const OrderTask& task, const std::function<void(const LaunchOrder&)>& visit) {
   for (const std::vector<OpKind>& first : ubatch_orders(task, false)) {
     for (const std::vector<OpKind>& second : ubatch_orders(task, true)) {
-      Order order;
+      LaunchOrder order;
       const std::function<void(std::size_t, std::size_t)> fill = [&](std::size_t a, std::size_t b) {
         if (a == first.size() && b == second.size()) {
           if (!task.low_latency || keeps_in_flight(order, task.in_flight)) visit(order);
