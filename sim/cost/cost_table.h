@@ -11,14 +11,41 @@
 
 namespace dbo {
 
-/// What limits an op's speed once it shares the GPU.
+/// What the running ops of one rank share; 0: of that there is enough for everybody.
+struct MachineRates {
+  std::int32_t sms = 0;
+  std::int64_t hbm_bytes_per_s = 0;   ///< that streaming kernels reach together, reads and writes
+  std::int64_t sm_bytes_per_s = 0;    ///< most that one SM moves to or from memory
+  std::int64_t link_bytes_per_s = 0;  ///< scale-up port, one direction, as transports reach it
+  std::int64_t nic_bytes_per_s = 0;   ///< NIC, one direction
+
+  bool any() const {
+    return sms > 0 || hbm_bytes_per_s > 0 || sm_bytes_per_s > 0 || link_bytes_per_s > 0 || nic_bytes_per_s > 0;
+  }
+};
+
+/// What limits an op's speed once it shares the GPU. An op with none of it runs as if alone.
 struct OpDemand {
   std::int64_t flops = 0;
-  std::int64_t hbm_bytes = 0;   ///< read and written, weights included
-  std::int64_t port_bytes = 0;  ///< over this rank's NVLink or NIC port, larger direction
-  std::int32_t sms = 0;         ///< SMs its kernels hold while they run; 0: copy engine, NIC or unknown
-  std::int32_t tiles = 0;       ///< thread blocks of its longest kernel, for waves; 0: not quantised
-  bool cooperative = false;     ///< needs all its SMs at once to start
+  std::int64_t hbm_bytes = 0;     ///< read and written, weights included
+  std::int64_t weight_bytes = 0;  ///< of these: weights, which every ubatch reads again
+  std::int64_t port_bytes = 0;    ///< over this rank's NVLink or NIC port, larger direction: what traces show
+  std::int64_t link_bytes = 0;    ///< over the scale-up port and over the NIC, larger direction: what is shared
+  std::int64_t nic_bytes = 0;
+  std::int32_t sms = 0;    ///< SMs its kernels hold while they run; 0: copy engine, NIC or unknown
+  std::int32_t tiles = 0;  ///< thread blocks of its longest kernel, for waves; 0: not quantised
+  /// Share of its time that takes longer on fewer SMs, in 1/1024 (0: a kernel that only waits for memory).
+  std::int32_t sm_share = 1024;
+  /// How much longer it takes beside the other sort (compute beside a comm kernel that moves data with SMs, and the
+  /// reverse) for reasons that shared rates do not explain, in 1/1024 of its time.
+  std::int32_t beside = 0;
+  Ns block{};                ///< longest time one of its thread blocks keeps an SM; 0: too short to wait for
+  bool cooperative = false;  ///< needs all its SMs at once to start
+};
+
+/// What a rank's ports and memory carry while data is on its way to it.
+struct WireTraffic {
+  std::int64_t hbm_bytes = 0, link_bytes = 0, nic_bytes = 0;
 };
 
 /// One op on one rank, alone on the SMs it may use.
@@ -33,6 +60,7 @@ struct OpCost {
   /// Comm kernels that block the host: from the moment every rank has started it until the host knows the counts.
   Ns notify{};
   OpDemand demand;
+  WireTraffic wire_traffic;  ///< receives only: while `wire` lasts
 
   friend bool operator==(const OpCost& a, const OpCost& b) {
     return a.time == b.time && a.wire == b.wire && a.beside == b.beside && a.notify == b.notify;
@@ -75,6 +103,7 @@ class CostTable {
   }
 
   HostCosts host;
+  MachineRates machine;                  ///< none: nothing is shared, and every op takes its own time
   bool host_blocks = true;               ///< false: a HostWait takes no time (fixed costs)
   std::vector<std::string> assumptions;  ///< what was assumed or left out, for summary.json
 
