@@ -1,7 +1,6 @@
 #include "sim/engine/tape.h"
 
 #include <algorithm>
-#include <map>
 
 #include "sim/base/error.h"
 #include "sim/plan/steady.h"
@@ -9,25 +8,50 @@
 namespace dbo {
 namespace {
 
-/// Gives each record a slot that no other live record has, from its Record to its last Wait; records nobody waits for
-/// get none.
-std::vector<std::uint32_t> assign_slots(const Linear& linear, std::uint32_t& slots) {
-  std::vector<std::uint32_t> last_wait(linear.records.size(), kNone);
+/// Numbers what instructions define for others to wait for: events with a wait, ends of ops the host waits for.
+struct Values {
+  std::vector<std::uint32_t> of_record, of_op;      ///< number, kNone: nobody waits for it
+  std::vector<std::uint32_t> defined_at, last_use;  ///< by number: host steps
+};
+
+Values number_values(const Linear& linear) {
+  Values values;
+  std::vector<std::uint32_t> record_use(linear.records.size(), kNone), op_use(linear.ops.size(), kNone);
   for (const LinearWait& wait : linear.waits)
-    if (wait.record != kNone) last_wait[wait.record] = wait.host;
-  std::vector<std::uint32_t> slot(linear.records.size(), kNone), free;
+    if (wait.record != kNone) record_use[wait.record] = wait.host;
+  for (std::uint32_t h = 0; h < linear.host.size(); ++h)
+    if (linear.host[h].verb == Verb::HostWait && !linear.host[h].notify) op_use[linear.host[h].index] = h;
+  values.of_record.assign(linear.records.size(), kNone);
+  values.of_op.assign(linear.ops.size(), kNone);
   for (std::uint32_t h = 0; h < linear.host.size(); ++h) {
     const HostStep& step = linear.host[h];
-    if (step.verb == Verb::Record && last_wait[step.index] != kNone) {
-      if (free.empty()) free.push_back(slots++);
-      slot[step.index] = free.back();
-      free.pop_back();
-    } else if (step.verb == Verb::Wait) {
-      const std::uint32_t record = linear.waits[step.index].record;
-      if (record != kNone && last_wait[record] == h) free.push_back(slot[record]);
-    }
+    const bool record = step.verb == Verb::Record, launch = step.verb == Verb::Launch;
+    if (!record && !launch) continue;
+    const std::uint32_t use = record ? record_use[step.index] : op_use[step.index];
+    if (use == kNone) continue;
+    (record ? values.of_record : values.of_op)[step.index] = static_cast<std::uint32_t>(values.defined_at.size());
+    values.defined_at.push_back(h);
+    values.last_use.push_back(use);
   }
-  return slot;
+  return values;
+}
+
+/// Gives each value a slot that no other one has from its definition to its last use.
+void assign_slots(const Values& values, Tape& tape) {
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> ends;  // last use, value
+  for (std::uint32_t v = 0; v < values.last_use.size(); ++v) ends.emplace_back(values.last_use[v], v);
+  std::sort(ends.begin(), ends.end());
+  std::vector<std::uint32_t> free;
+  std::size_t ended = 0;
+  tape.values = static_cast<std::uint32_t>(values.last_use.size());
+  tape.slot_of_value.assign(values.last_use.size(), kNone);
+  for (std::uint32_t v = 0; v < values.defined_at.size(); ++v) {
+    for (; ended < ends.size() && ends[ended].first < values.defined_at[v]; ++ended)
+      free.push_back(tape.slot_of_value[ends[ended].second]);
+    if (free.empty()) free.push_back(tape.slots++);
+    tape.slot_of_value[v] = free.back();
+    free.pop_back();
+  }
 }
 
 TapeStep::Kind kind_of(OpKind kind) {
@@ -37,70 +61,100 @@ TapeStep::Kind kind_of(OpKind kind) {
   return TapeStep::Kind::Launch;
 }
 
-/// What is live at each mark: events recorded before and waited for after, calls sent before and received after.
-void find_live(const Linear& linear, Tape& tape, const std::vector<std::uint32_t>& slot_of_record) {
-  if (tape.marks.empty()) return;
-  for (std::size_t w = 0; w < linear.waits.size(); ++w) {
-    const LinearWait& wait = linear.waits[w];
-    if (wait.record == kNone) continue;
-    const std::uint32_t recorded = linear.records[wait.record].host;
-    for (TapeMark& mark : tape.marks)
-      if (recorded < mark.step && mark.step <= wait.host) mark.live_slots.push_back(slot_of_record[wait.record]);
-  }
+/// Adds `what` to the marks in (begin, end]: those that lie between its definition and its last use.
+void add_live(std::vector<TapeMark>& marks, std::uint32_t begin, std::uint32_t end, std::uint32_t what,
+              std::vector<std::uint32_t> TapeMark::*list) {
+  auto mark = std::upper_bound(marks.begin(), marks.end(), begin,
+                               [](std::uint32_t step, const TapeMark& m) { return step < m.step; });
+  for (; mark != marks.end() && mark->step <= end; ++mark) ((*mark).*list).push_back(what);
+}
+
+void find_live(const Values& values, Tape& tape) {
+  for (std::uint32_t v = 0; v < values.defined_at.size(); ++v)
+    add_live(tape.marks, values.defined_at[v], values.last_use[v], v, &TapeMark::live_values);
+  // A call lives from its send to its receive, or from its kernel's launch to the host's wait for its counts.
+  std::vector<std::uint32_t> begin(tape.tags, kNone), end(tape.tags, 0);
   for (std::uint32_t s = 0; s < tape.steps.size(); ++s) {
     const TapeStep& step = tape.steps[s];
-    if (step.kind != TapeStep::Kind::Recv) continue;
-    const std::uint32_t sent = linear.ops[linear.ops[step.op].pair].host;
-    for (TapeMark& mark : tape.marks)
-      if (sent < mark.step && mark.step <= s) mark.live_tags.push_back(step.tag);
+    if (step.tag == kNone) continue;
+    begin[step.tag] = std::min(begin[step.tag], s);
+    end[step.tag] = s;
   }
-  for (TapeMark& mark : tape.marks) {
-    // Two waits may share a record.
-    std::sort(mark.live_slots.begin(), mark.live_slots.end());
-    mark.live_slots.erase(std::unique(mark.live_slots.begin(), mark.live_slots.end()), mark.live_slots.end());
+  for (std::uint32_t tag = 0; tag < tape.tags; ++tag)
+    if (begin[tag] != kNone) add_live(tape.marks, begin[tag], end[tag], tag, &TapeMark::live_tags);
+}
+
+/// A step with its numbers counted from the iteration's own.
+TapeStep relative(const TapeStep& step, const TapeMark& mark, std::uint32_t tags_per_layer) {
+  TapeStep out = step;
+  out.slot = kNone;
+  // Wrapping differences: numbers before the iteration's first are as good.
+  if (out.op != kNone) out.op -= mark.op;
+  if (out.value != kNone) out.value -= mark.value;
+  if (out.tag != kNone) out.tag -= static_cast<std::uint32_t>(mark.layer) * tags_per_layer;
+  return out;
+}
+
+bool same(const TapeStep& a, const TapeStep& b) {
+  return a.kind == b.kind && a.lane == b.lane && a.notify == b.notify && a.crosses == b.crosses && a.last == b.last &&
+         a.op == b.op && a.value == b.value && a.tag == b.tag && a.cost == b.cost && a.wire == b.wire &&
+         a.host == b.host;
+}
+
+bool same_iteration(const Tape& tape, std::size_t a, std::size_t b, std::uint32_t tags_per_layer) {
+  const TapeMark &first = tape.marks[a], &second = tape.marks[b];
+  const std::uint32_t length = tape.marks[a + 1].step - first.step;
+  if (tape.marks[b + 1].step - second.step != length) return false;
+  if (tape.marks[a + 1].op - first.op != tape.marks[b + 1].op - second.op) return false;
+  if (tape.marks[a + 1].value - first.value != tape.marks[b + 1].value - second.value) return false;
+  for (std::uint32_t s = 0; s < length; ++s)
+    if (!same(relative(tape.steps[first.step + s], first, tags_per_layer),
+              relative(tape.steps[second.step + s], second, tags_per_layer)))
+      return false;
+  return true;
+}
+
+void number_contents(Tape& tape, std::uint32_t tags_per_layer) {
+  std::vector<std::size_t> examples;
+  for (std::size_t m = 0; m + 1 < tape.marks.size(); ++m) {
+    std::size_t e = 0;
+    while (e < examples.size() && !same_iteration(tape, examples[e], m, tags_per_layer)) ++e;
+    if (e == examples.size()) examples.push_back(m);
+    tape.marks[m].content = static_cast<int>(e);
+  }
+}
+
+void mark_last_ops(Tape& tape, std::size_t lanes) {
+  std::vector<char> seen(lanes, 0);
+  for (auto step = tape.steps.rbegin(); step != tape.steps.rend(); ++step) {
+    if (step->kind > TapeStep::Kind::Collective || seen[step->lane]) continue;
+    seen[step->lane] = 1;
+    step->last = true;
   }
 }
 
 }  // namespace
 
-Folding fold_ranks(const Plan& plan, const CostTable& costs) {
-  Folding folding;
-  folding.group_of_rank.assign(static_cast<std::size_t>(plan.world.ranks), -1);
-  for (std::size_t c = 0; c < plan.classes.size(); ++c) {
-    const auto begin = static_cast<int>(folding.groups.size());
-    std::map<int, int> group_of_cost;
-    for (const auto& [first, last] : plan.classes[c].ranks) {
-      for (int rank = first; rank < last; ++rank) {
-        const int cost = costs.group_of_rank()[static_cast<std::size_t>(rank)];
-        const auto [entry, fresh] = group_of_cost.emplace(cost, static_cast<int>(folding.groups.size()));
-        if (fresh) folding.groups.push_back({static_cast<int>(c), cost, rank, 0});
-        FoldGroup& group = folding.groups[static_cast<std::size_t>(entry->second)];
-        group.first_rank = std::min(group.first_rank, rank);
-        ++group.ranks;
-        folding.group_of_rank[static_cast<std::size_t>(rank)] = entry->second;
-      }
-    }
-    folding.of_class.emplace_back(begin, static_cast<int>(folding.groups.size()));
-  }
-  return folding;
+std::int32_t cost_layer(const ModelShape& shape, std::int32_t layer) {
+  if (layer < shape.layers) return layer;
+  int moe = 0;
+  for (int l = 0; l < shape.layers; ++l) moe += shape.is_moe_layer(l) ? 1 : 0;
+  if (moe == 0) return layer;
+  int skip = (layer - shape.layers) % moe;
+  for (int l = 0; l < shape.layers; ++l)
+    if (shape.is_moe_layer(l) && skip-- == 0) return l;
+  return layer;
 }
 
-std::uint32_t TapeMaker::tag(const LinearOp& op) {
+std::uint32_t TapeMaker::tag(const LinearOp& op) const {
   const bool dispatch = is_dispatch(plan_.ops[op.op].kind);
-  const auto ubatches = static_cast<std::size_t>(costs_.ubatches());
-  const std::size_t index = (static_cast<std::size_t>(op.layer + 1) * ubatches + op.ubatch) * 2 + (dispatch ? 1 : 0);
-  if (index >= tag_index_.size()) tag_index_.resize(index + 1, kNone);
-  if (tag_index_[index] == kNone) {
-    tag_index_[index] = static_cast<std::uint32_t>(tags_.size());
-    tags_.push_back({dispatch, op.ubatch, op.layer});
-  }
-  return tag_index_[index];
+  return static_cast<std::uint32_t>(op.layer + 1) * tags_per_layer() + op.ubatch * 2u + (dispatch ? 1u : 0u);
 }
 
-std::uint32_t TapeMaker::cost(Tape& tape, int class_index, const LinearOp& op, std::uint32_t op_index) {
-  const auto [begin, end] = folding_.of_class[static_cast<std::size_t>(class_index)];
+std::uint32_t TapeMaker::cost(Tape& tape, std::size_t program, const LinearOp& op, std::uint32_t op_index) {
+  const auto [begin, end] = folding_.of_program[program];
   const bool own = op_index != kNone && op_index < costs_.by_plan_op.size() && costs_.by_plan_op[op_index] >= Ns{};
-  const int layer_class = costs_.layer_class(op.layer);
+  const int layer_class = costs_.layer_class(cost_layer(plan_.shape, op.layer));
   const std::size_t index =
       (static_cast<std::size_t>(layer_class) * static_cast<std::size_t>(costs_.ubatches()) + op.ubatch) *
           plan_.ops.size() +
@@ -118,36 +172,53 @@ std::uint32_t TapeMaker::cost(Tape& tape, int class_index, const LinearOp& op, s
   return at;
 }
 
-Tape TapeMaker::make(int class_index, const Linear& linear) {
+TapeStep TapeMaker::launch(Tape& tape, std::size_t program, const Linear& linear, std::uint32_t op_index) {
+  const LinearOp& op = linear.ops[op_index];
+  TapeStep step;
+  step.kind = kind_of(plan_.ops[op.op].kind);
+  step.lane = op.lane;
+  step.op = op_index;
+  step.cost = cost(tape, program, op, op_index);
+  if (step.kind != TapeStep::Kind::Launch) step.tag = tag(op);
+  if (step.kind == TapeStep::Kind::Send) {
+    LinearOp recv = op;
+    recv.op = *plan_.ops[op.op].pairs;
+    step.wire = cost(tape, program, recv, op.pair);
+  }
+  return step;
+}
+
+Tape TapeMaker::make(std::size_t program, const Linear& linear) {
   Tape tape;
   cost_index_.clear();
-  const std::vector<std::uint32_t> slot_of_record = assign_slots(linear, tape.slots);
+  const Values values = number_values(linear);
+  assign_slots(values, tape);
   const bool graph = plan_.execution == Execution::Graph;
   const HostCosts none{};
   const HostCosts& host = graph ? none : costs_.host;
+  const bool host_blocks = costs_.host_blocks && !graph;
   tape.steps.reserve(linear.host.size());
+  std::vector<TapeMark> marks;
+  const auto block = moe_block(plan_, folding_.class_of_program[program]);
+  std::size_t next_mark = 0;
+  std::uint32_t ops = 0, defined = 0;
   for (const HostStep& h : linear.host) {
+    for (; next_mark < linear.marks.size() && linear.marks[next_mark].host == tape.steps.size(); ++next_mark) {
+      const LayerMark& mark = linear.marks[next_mark];
+      if (block && mark.block == *block) tape.marks.push_back({mark.host, ops, defined, mark.layer, -1, {}, {}});
+    }
     TapeStep step;
     switch (h.verb) {
-      case Verb::Launch: {
-        const LinearOp& op = linear.ops[h.index];
-        step.kind = kind_of(plan_.ops[op.op].kind);
-        step.lane = op.lane;
-        step.op = h.index;
-        step.cost = cost(tape, class_index, op, h.index);
-        if (step.kind != TapeStep::Kind::Launch) step.tag = tag(op);
-        if (step.kind == TapeStep::Kind::Send) {
-          LinearOp recv = op;
-          recv.op = *plan_.ops[op.op].pairs;
-          step.wire = cost(tape, class_index, recv, op.pair);
-        }
+      case Verb::Launch:
+        step = launch(tape, program, linear, h.index);
+        step.value = values.of_op[h.index];
         step.host = host.launch;
+        ++ops;
         break;
-      }
       case Verb::Record:
         step.kind = TapeStep::Kind::Record;
         step.lane = linear.records[h.index].lane;
-        step.slot = slot_of_record[h.index];
+        step.value = values.of_record[h.index];
         step.host = host.record;
         break;
       case Verb::Wait: {
@@ -155,25 +226,24 @@ Tape TapeMaker::make(int class_index, const Linear& linear) {
         step.kind = TapeStep::Kind::Wait;
         step.lane = wait.lane;
         if (wait.record != kNone) {
-          step.slot = slot_of_record[wait.record];
-          step.op = linear.records[wait.record].lane;  // whether the wait crosses lanes
+          step.value = values.of_record[wait.record];
+          step.crosses = linear.records[wait.record].lane != wait.lane;
         }
         step.host = host.wait;
         break;
       }
       case Verb::HostWait: {
         const LinearOp& op = linear.ops[h.index];
-        step.kind = TapeStep::Kind::HostWait;
+        step.kind = host_blocks ? TapeStep::Kind::HostWait : TapeStep::Kind::HostOnly;
         step.lane = op.lane;
+        if (!host_blocks) break;
         step.op = h.index;
         step.notify = h.notify;
-        step.cost = cost(tape, class_index, op, h.index);
-        if (is_collective(plan_.ops[op.op].kind)) step.tag = tag(op);
-        if (!h.notify) {
-          TapeStep& launch = tape.steps[op.host];
-          if (launch.slot == kNone) launch.slot = tape.slots++;
-          step.slot = launch.slot;
-        }
+        step.cost = cost(tape, program, op, h.index);
+        // Only a kernel that all ranks run together has counts to wait for.
+        if (h.notify && is_collective(plan_.ops[op.op].kind)) step.tag = tag(op);
+        if (!h.notify) step.value = values.of_op[h.index];
+        tape.host_waits = true;
         break;
       }
       case Verb::Yield:
@@ -189,14 +259,45 @@ Tape TapeMaker::make(int class_index, const Linear& linear) {
       case Verb::Block:
         throw InternalError("a linear order holds a repeat or block");
     }
+    if (step.value != kNone) step.slot = tape.slot_of_value[step.value];
+    const bool defines = step.kind <= TapeStep::Kind::Record && step.value != kNone;
+    if (defines) ++defined;
+    if (step.tag != kNone) tape.tags = std::max(tape.tags, step.tag + 1);
     tape.steps.push_back(step);
   }
-  const auto moe = moe_block(plan_, class_index);
-  for (const LayerMark& mark : linear.marks)
-    tape.marks.push_back({mark.host, mark.layer, moe && mark.block == *moe, {}, {}});
-  find_live(linear, tape, slot_of_record);
-  tape.tags = static_cast<std::uint32_t>(tags_.size());
+  mark_last_ops(tape, plan_.lanes.size());
+  number_contents(tape, tags_per_layer());
+  find_live(values, tape);
   return tape;
+}
+
+int repeated_cycles(const std::vector<Tape>& tapes, int from, int cycle) {
+  int whole = INT32_MAX;
+  for (const Tape& tape : tapes) {
+    const int last = static_cast<int>(tape.marks.size()) - 1;
+    int m = from;
+    while (m < last && m >= cycle &&
+           tape.marks[static_cast<std::size_t>(m)].content == tape.marks[static_cast<std::size_t>(m - cycle)].content)
+      ++m;
+    whole = std::min(whole, (m - from) / cycle);
+  }
+  return tapes.empty() ? 0 : std::max(whole, 0);
+}
+
+bool alive_alike(const std::vector<Tape>& tapes, int from, int to, std::uint32_t tags_per_layer) {
+  const auto has = [](const std::vector<std::uint32_t>& sorted, std::uint32_t number) {
+    return std::binary_search(sorted.begin(), sorted.end(), number);
+  };
+  for (const Tape& tape : tapes) {
+    const TapeMark &here = tape.marks[static_cast<std::size_t>(from)],
+                   &there = tape.marks[static_cast<std::size_t>(to)];
+    for (const std::uint32_t value : there.live_values)
+      if (!has(here.live_values, value - (there.value - here.value))) return false;
+    const auto tags = static_cast<std::uint32_t>(there.layer - here.layer) * tags_per_layer;
+    for (const std::uint32_t tag : there.live_tags)
+      if (!has(here.live_tags, tag - tags)) return false;
+  }
+  return true;
 }
 
 }  // namespace dbo
