@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
+#include <utility>
 
 #include "sim/base/error.h"
+#include "sim/engine/sharing.h"
+#include "sim/engine/tape.h"
 
 namespace dbo {
 namespace {
@@ -31,7 +35,10 @@ class Finder {
       used[lane_] = 1;
       explain_start(h.index, free[lane_], t.start, 0);
       if (is_recv(kind(h.index))) explain_arrival(t, t.start, std::min(t.arrived, t.end));
-      if (is_collective(kind(h.index))) add(BubbleCause::Peer, t.start, std::min(t.sent, t.end));
+      if (is_collective(kind(h.index))) {
+        add(BubbleCause::Peer, t.start, std::min(t.sent, t.end));
+        add(BubbleCause::Peer, t.moved, t.end);
+      }
       free[lane_] = t.end;
     }
     std::vector<Bubble> out;
@@ -79,9 +86,13 @@ class Finder {
   void explain_start(std::uint32_t op, std::int64_t from, std::int64_t to, int depth) {
     if (to <= from) return;
     const OpTimes& t = times_[op];
+    add(BubbleCause::Sms, std::max(from, t.ready), to);
+    to = std::min(to, t.ready);
+    if (to <= from) return;
     const std::uint32_t before = before_[op];
     const std::int64_t ready = before == kNone ? 0 : times_[before].end;
-    if (t.bound == Bound::Host || before == kNone) {
+    const bool host = t.bound == Bound::Host || (t.bound == Bound::Sms && t.issued == t.ready);
+    if (host || before == kNone) {
       // Until what it needs was done the host was not the cause.
       add(BubbleCause::Host, std::max(from, ready), to);
       to = std::max(from, std::min(to, ready));
@@ -102,9 +113,10 @@ class Finder {
       explain_arrival(t, begin, arrived);
       add(BubbleCause::Wire, arrived, to);
     } else if (is_collective(kind(op))) {
-      const std::int64_t together = std::clamp(t.sent, begin, to);
+      const std::int64_t together = std::clamp(t.sent, begin, to), moved = std::clamp(t.moved, together, to);
       add(BubbleCause::Peer, begin, together);
-      add(BubbleCause::Wire, together, to);
+      add(BubbleCause::Wire, together, moved);
+      add(BubbleCause::Peer, moved, to);
     } else if (is_comm(kind(op))) {
       add(BubbleCause::Wire, begin, to);
     } else {
@@ -148,17 +160,98 @@ std::string_view cause_name(BubbleCause cause) {
       return "gap";
     case BubbleCause::Drain:
       return "drain";
+    case BubbleCause::Sms:
+      return "sms";
   }
   return "";
 }
 
+std::string_view cause_name(LossCause cause) {
+  switch (cause) {
+    case LossCause::FewSms:
+      return "few-sms";
+    case LossCause::Hbm:
+      return "hbm";
+    case LossCause::Link:
+      return "link";
+    case LossCause::Nic:
+      return "nic";
+    case LossCause::Beside:
+      return "beside";
+    case LossCause::WaveTail:
+      return "wave-tail";
+    case LossCause::WeightRead:
+      return "weight-read";
+  }
+  return "";
+}
+
+namespace {
+
+const std::vector<OpTimes>& times_of(const EngineResult& result, const std::vector<int>& recorded, int group) {
+  const auto at = std::find(recorded.begin(), recorded.end(), group);
+  DBO_CHECK(at != recorded.end(), "bubbles and losses need a recorded group");
+  return result.times[static_cast<std::size_t>(at - recorded.begin())];
+}
+
+const Linear& linear_of(const EngineResult& result, int group) {
+  const FoldGroup& fold = result.folding.groups[static_cast<std::size_t>(group)];
+  return result.linear[static_cast<std::size_t>(fold.class_index)];
+}
+
+constexpr std::int64_t scaled(std::int64_t ns, std::int64_t part) {
+  return (ns * (part >> (kSpeedBits - 10))) >> 10;
+}
+
+static_assert(static_cast<int>(LossCause::FewSms) == static_cast<int>(SlowCause::Sms) &&
+              static_cast<int>(LossCause::Beside) == static_cast<int>(SlowCause::Beside));
+
+/// Time in which the last wave leaves SMs idle.
+std::int64_t wave_tail(const OpCost& cost) {
+  const OpDemand& d = cost.demand;
+  if (d.tiles <= 0 || d.sms <= 0) return 0;
+  const std::int64_t slots = ceil_div(d.tiles, d.sms) * d.sms;
+  return cost.time.count() * d.sm_share / 1024 * (slots - d.tiles) / slots;
+}
+
+/// Time that reading the weights takes beyond what arithmetic takes anyway.
+std::int64_t weight_read(const Share& share, const OpCost& cost) {
+  if (cost.demand.hbm_bytes <= 0 || share.hbm == 0) return 0;
+  const std::int64_t by_sms = kFullSpeed * share.sm_share / 1024, by_memory = share.hbm;
+  const std::int64_t weights = std::min(cost.demand.weight_bytes, cost.demand.hbm_bytes);
+  const std::int64_t without = by_memory - by_memory * weights / cost.demand.hbm_bytes;
+  return scaled(cost.time.count(), std::max(by_sms, by_memory) - std::max(by_sms, without));
+}
+
+}  // namespace
+
 std::vector<Bubble> find_bubbles(const Plan& plan, const EngineResult& result, const std::vector<int>& recorded,
                                  int group) {
-  const auto at = std::find(recorded.begin(), recorded.end(), group);
-  DBO_CHECK(at != recorded.end(), "bubbles need a recorded group");
-  const FoldGroup& fold = result.folding.groups[static_cast<std::size_t>(group)];
-  const Linear& linear = result.linear[static_cast<std::size_t>(fold.class_index)];
-  return Finder(plan, linear, result.times[static_cast<std::size_t>(at - recorded.begin())], result.step()).run();
+  return Finder(plan, linear_of(result, group), times_of(result, recorded, group), result.step()).run();
+}
+
+std::vector<Loss> find_losses(const Plan& plan, const CostTable& costs, const EngineResult& result,
+                              const std::vector<int>& recorded, int group) {
+  const Linear& linear = linear_of(result, group);
+  const std::vector<OpTimes>& times = times_of(result, recorded, group);
+  const int cost_group = result.folding.groups[static_cast<std::size_t>(group)].cost_group;
+  std::vector<std::array<std::int64_t, kLossCauses>> sums(plan.lanes.size());
+  std::set<std::pair<OpId, std::int32_t>> launched;  // the op and layer whose weights have been read
+  for (std::size_t i = 0; i < linear.ops.size(); ++i) {
+    const LinearOp& op = linear.ops[i];
+    const OpCost& cost = costs.at(cost_group, costs.layer_class(cost_layer(plan.shape, op.layer)), op.ubatch, op.op);
+    auto& lane = sums[op.lane];
+    for (std::size_t c = 0; c < kSlowCauses; ++c) lane[c] += times[i].lost[c];
+    lane[static_cast<std::size_t>(LossCause::WaveTail)] += wave_tail(cost);
+    if (cost.demand.weight_bytes <= 0 || launched.emplace(op.op, op.layer).second) continue;
+    lane[static_cast<std::size_t>(LossCause::WeightRead)] +=
+        weight_read(op_share(plan, plan.ops[op.op], cost, costs.machine), cost);
+  }
+  std::vector<Loss> out;
+  for (std::size_t lane = 0; lane < sums.size(); ++lane)
+    for (std::size_t c = 0; c < kLossCauses; ++c)
+      if (sums[lane][c] > 0) out.push_back({static_cast<LaneId>(lane), static_cast<LossCause>(c), sums[lane][c]});
+  return out;
 }
 
 }  // namespace dbo

@@ -1,4 +1,4 @@
-// Why lanes are idle: every nanosecond of idle time of a rank's lanes gets a cause.
+// Why lanes are idle, and why what runs on them takes longer than it could: every nanosecond gets a cause.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@ enum class BubbleCause : std::uint8_t {
   Peer,   ///< another rank had not sent or started yet
   Order,  ///< the next op needs one of the other lane, or one behind it there
   Gap,    ///< gaps between the nodes of a graph
-  Drain   ///< nothing left for the lane to do
+  Drain,  ///< nothing left for the lane to do
+  Sms     ///< other kernels held the SMs it needs
 };
-inline constexpr int kBubbleCauses = 6;
+inline constexpr int kBubbleCauses = 7;
 
 std::string_view cause_name(BubbleCause cause);
 
@@ -27,9 +28,37 @@ struct Bubble {
   std::int64_t ns = 0;
 };
 
-/// Idle time of each lane of a recorded group until the step ends, by cause; a receive's waiting counts as idle. The
-/// sum over causes is the step minus the lane's busy time. Rows without time are left out; lanes that never work too.
+/// Idle time of each lane of a recorded group until the step ends, by cause; a receive's waiting and a comm kernel's
+/// waiting for other ranks count as idle. The sum over causes is the step minus the lane's busy time. Rows without time
+/// are left out; lanes that never work too.
 std::vector<Bubble> find_bubbles(const Plan& plan, const EngineResult& result, const std::vector<int>& recorded,
                                  int group);
+
+/// Why an op that runs takes longer than it could.
+enum class LossCause : std::uint8_t {
+  FewSms,     ///< others hold SMs its time is for
+  Hbm,        ///< memory bandwidth is shared
+  Link,       ///< the scale-up port is
+  Nic,        ///< the NIC is
+  Beside,     ///< what overlap costs beyond shared rates
+  WaveTail,   ///< the last wave of its tiles does not fill its SMs
+  WeightRead  ///< an earlier ubatch of the layer has read the same weights
+};
+inline constexpr int kLossCauses = 7;
+
+std::string_view cause_name(LossCause cause);
+
+struct Loss {
+  LaneId lane = 0;
+  LossCause cause = LossCause::FewSms;
+  std::int64_t ns = 0;
+};
+
+/// Losses of a recorded group's ops, by lane. The first five are time beyond what the ops take alone; wave tails and
+/// repeated weights are part of that time, of the ops whose demand says what they are made of: their tail is the share
+/// of the SM-bound time in which SMs of the last wave stand still, and the weights are the memory time of all weights
+/// that arithmetic does not hide.
+std::vector<Loss> find_losses(const Plan& plan, const CostTable& costs, const EngineResult& result,
+                              const std::vector<int>& recorded, int group);
 
 }  // namespace dbo

@@ -29,6 +29,7 @@ void add_details(const CostedPlan& costed, const EngineResult& run, const std::v
   const Linear& linear = run.linear[static_cast<std::size_t>(fold.class_index)];
   out.windows = window_shares(planned_windows(costed.plan, linear), trace, fold.first_rank);
   out.bubbles = find_bubbles(costed.plan, run, recorded, group);
+  out.losses = find_losses(costed.plan, costed.costs, run, recorded, group);
   out.period = steady_period_time(costed.plan, costed.costs);
   out.bound = period_bound(costed.plan, costed.costs);
 }

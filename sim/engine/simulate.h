@@ -28,6 +28,7 @@ struct StepResult {
   std::vector<std::int64_t> lane_busy_ns;  ///< by lane of the plan
   std::vector<WindowShare> windows;
   std::vector<Bubble> bubbles;
+  std::vector<Loss> losses;
   Period period;
   PeriodBound bound;
   int slowest_rank = 0;
