@@ -1,0 +1,236 @@
+// What running ops take from each other, worked by hand, and the rules no sharing may break.
+#include "sim/engine/sharing.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/sim/engine/lane_plan.h"
+#include "tests/sim/engine/random_costs.h"
+
+using namespace dbo;
+using fakes::LaneOp;
+using fakes::LanePlan;
+
+namespace {
+
+/// 132 SMs, 1 TB/s of memory, 100 GB/s of link.
+const MachineRates kMachine{.sms = 132,
+                            .hbm_bytes_per_s = 1'000'000'000'000,
+                            .sm_bytes_per_s = 0,
+                            .link_bytes_per_s = 100'000'000'000,
+                            .nic_bytes_per_s = 0};
+
+OpDemand demand(int sms, std::int64_t hbm_bytes = 0) {
+  OpDemand d;
+  d.sms = sms;
+  d.hbm_bytes = hbm_bytes;
+  return d;
+}
+
+std::vector<OpTimes> times_of(const LanePlan& p, int rank = 0) {
+  EngineOptions options;
+  options.record = {rank};
+  return run_engine(p.plan, p.costs, options).times[0];
+}
+
+std::int64_t lost(const OpTimes& t, SlowCause cause) {
+  return t.lost[static_cast<std::size_t>(cause)];
+}
+
+}  // namespace
+
+TEST_CASE("sharing: memory is shared fairly, and who asks for little gets it") {
+  // X asks for 1/4 of the memory, Y for all of it: Y runs at 3/4 beside X, 75 of its 100 us, and alone after.
+  LanePlan p = fakes::lane_plan(
+      {{"X", OpKind::Other, 0, 100, demand(0, 25'000'000)}, {"Y", OpKind::Other, 1, 100, demand(0, 100'000'000)}},
+      kMachine);
+  std::vector<OpTimes> t = times_of(p);
+  CHECK(t[0].end == 100000);
+  CHECK(t[1].end == 125000);
+  CHECK(lost(t[1], SlowCause::Hbm) == 25000);
+  CHECK(lost(t[0], SlowCause::Hbm) == 0);
+  // Both all of it: half each.
+  p.cost("X").demand.hbm_bytes = 100'000'000;
+  t = times_of(p);
+  CHECK(t[0].end == 200000);
+  CHECK(t[1].end == 200000);
+  // Three: X 1/4, the others half of the rest each, 3/8 of the whole, until X ends; then half each.
+  p = fakes::lane_plan({{"X", OpKind::Other, 0, 80, demand(0, 20'000'000)},
+                        {"Y", OpKind::Other, 1, 100, demand(0, 100'000'000)},
+                        {"Z", OpKind::Other, 2, 100, demand(0, 100'000'000)}},
+                       kMachine);
+  t = times_of(p);
+  CHECK(t[0].end == 80000);
+  CHECK(t[1].end == 80000 + 140000);  // 30 us of work done by 80, 70 left at half speed
+  CHECK(t[2].end == t[1].end);
+}
+
+TEST_CASE("sharing: a comm kernel waits for blocks to leave, then takes their SMs") {
+  // The host launches X at 10 us and D at 20 us. X fills the GPU with blocks of 50 us: D gets its 20 SMs at 60. X's one
+  // wave is two on 112 SMs: half speed while D runs for 30 us, so 50 + 15 us done at 90, and 35 more at full speed.
+  LanePlan p = fakes::lane_plan(
+      {{"X", OpKind::Other, kComputeLane, 100, demand(132)}, {"D", OpKind::D, kCommLane, 30, demand(20)}}, kMachine);
+  p.costs.host.launch = Ns{10000};
+  p.cost("X").demand.tiles = 132;
+  p.cost("X").demand.block = Ns{50000};
+  std::vector<OpTimes> t = times_of(p);
+  CHECK(t[0].start == 10000);
+  CHECK(t[0].end == 125000);
+  CHECK(lost(t[0], SlowCause::Sms) == 15000);
+  CHECK(t[1].ready == 20000);
+  CHECK(t[1].start == 60000);
+  CHECK(t[1].end == 90000);
+  CHECK(t[1].bound == Bound::Sms);
+  // A kernel that stays on its SMs to its end makes it wait for all of X.
+  p.cost("X").demand.block = Ns{100000};
+  t = times_of(p);
+  CHECK(t[0].end == 110000);
+  CHECK(t[1].start == 110000);
+  CHECK(t[1].end == 140000);
+  // With the SMs set apart neither notices the other.
+  p.cost("X").demand.sms = 112;
+  t = times_of(p);
+  CHECK(t[0].end == 110000);
+  CHECK(t[1].start == 20000);
+  CHECK(t[1].end == 50000);
+}
+
+TEST_CASE("sharing: a kernel that is not cooperative starts on the SMs there are") {
+  // 24 of 132 SMs are free beside X, which starts at 10 us. D wants 32 at 20: it starts on 24, at 3/4 of its speed, and
+  // has 8 more when blocks of X leave at 50 us: 22.5 us done by then, 17.5 left.
+  LanePlan p = fakes::lane_plan(
+      {{"X", OpKind::Other, kComputeLane, 400, demand(108)}, {"D", OpKind::D, kCommLane, 40, demand(32)}}, kMachine);
+  p.costs.host.launch = Ns{10000};
+  p.cost("X").demand.block = Ns{40000};
+  p.cost("X").demand.sm_share = 0;
+  std::vector<OpTimes> t = times_of(p);
+  CHECK(t[1].start == 20000);
+  CHECK(t[1].end == 67500);
+  CHECK(lost(t[1], SlowCause::Sms) == 7500);
+  CHECK(t[0].end == 410000);
+  // A cooperative one needs all 32 at once.
+  p.cost("D").demand.cooperative = true;
+  t = times_of(p);
+  CHECK(t[1].ready == 20000);
+  CHECK(t[1].start == 50000);
+  CHECK(t[1].end == 90000);
+}
+
+TEST_CASE("sharing: comm kernels come first, and what they leave goes to compute") {
+  LanePlan p = fakes::lane_plan(
+      {{"X", OpKind::Other, kComputeLane, 100, demand(132)}, {"D", OpKind::D, kCommLane, 30, demand(66)}}, kMachine);
+  std::vector<OpTimes> t = times_of(p);
+  // Half the SMs, twice the time, while D runs.
+  CHECK(t[1].start == 0);
+  CHECK(t[0].start == 0);
+  CHECK(t[0].end == 115000);
+  // Two comm kernels of 80 SMs: the second starts on the other 52 and X waits for SMs.
+  p = fakes::lane_plan({{"X", OpKind::Other, kComputeLane, 100, demand(132)},
+                        {"D", OpKind::D, kCommLane, 30, demand(80)},
+                        {"C", OpKind::C, 2, 40, demand(80)}},
+                       kMachine);
+  t = times_of(p);
+  CHECK(t[1].end == 30000);
+  CHECK(t[2].start == 0);
+  CHECK(t[2].end == 50501);  // 19.5 us done on 52 of 80 SMs in 30 us, 20.5 on all; rounded up
+  CHECK(t[0].start == 30000);
+  CHECK(t[0].bound == Bound::Sms);
+}
+
+TEST_CASE("sharing: a green context limits kernels that ignore the SM count") {
+  LanePlan p = fakes::lane_plan({{"A1", OpKind::A1, kComputeLane, 100, demand(132)}}, kMachine);
+  p.plan.ops[0].sms = SmPool::All;
+  p.plan.sm = {SmControl::GreenContext, 20, 66, 46};
+  p.cost("A1").demand.tiles = 132;
+  std::vector<OpTimes> t = times_of(p);
+  CHECK(t[0].end == 200000);  // two waves
+  p.plan.sm.control = SmControl::Limit;
+  CHECK(times_of(p)[0].end == 100000);
+}
+
+TEST_CASE("sharing: compute and communication beside each other lose what overlap costs") {
+  // D takes 1/4 longer beside compute, X 1/1 longer beside D: D 40 us at 4/5 = 50 us; X at half speed for those.
+  LanePlan p = fakes::lane_plan(
+      {{"X", OpKind::Other, kComputeLane, 100, demand(112)}, {"D", OpKind::D, kCommLane, 40, demand(20)}}, kMachine);
+  p.cost("X").demand.beside = 1024;
+  p.cost("D").demand.beside = 256;
+  const std::vector<OpTimes> t = times_of(p);
+  CHECK(t[1].end == 50001);  // 4/5 is rounded down to 2^-20, the end up
+  CHECK(t[0].end == 125001);
+  CHECK(lost(t[0], SlowCause::Beside) == 25001);
+  CHECK(lost(t[1], SlowCause::Beside) == 10001);
+  // Copy engines take no SMs: nobody is disturbed.
+  p.cost("D").demand.sms = 0;
+  CHECK(times_of(p)[0].end == 100000);
+  CHECK(times_of(p)[1].end == 40000);
+}
+
+TEST_CASE("sharing: who waits for peers holds SMs but moves nothing") {
+  // Rank 1 starts D at 50 us, after Y; rank 0's D holds 20 SMs from 0 and moves data from 50 to 80 us, so that X there
+  // runs on 112 SMs throughout but shares its memory only while data moves.
+  LanePlan p = fakes::lane_plan({{"Y", OpKind::Other, kCommLane, 0, demand(0)},
+                                 {"X", OpKind::Other, kComputeLane, 100, demand(112, 75'000'000)},
+                                 {"D", OpKind::D, kCommLane, 30, demand(20, 15'000'000)}},
+                                kMachine, 2);
+  p.cost("Y", 1).time = Ns{50000};
+  p.cost("X", 1).time = Ns{0};
+  p.cost("X", 1).demand = {};
+  const std::vector<OpTimes> t = times_of(p), other = times_of(p, 1);
+  // Half the memory each of 3/4 and 1/2: D is not slowed; X gets 1/2 of 3/4 for 30 us and loses 10.
+  CHECK(t[2].start == 0);
+  CHECK(t[2].sent == 50000);
+  CHECK(t[2].end == 80000);
+  CHECK(t[1].end == 110001);  // 2/3 is rounded down, the end up
+  CHECK(other[2].start == 50000);
+  CHECK(other[2].end == 80000);
+}
+
+TEST_CASE("sharing: the slowest sender's loss reaches every rank, and counts as waiting there") {
+  // On rank 1 memory is short: its D takes 60 us, not 30. Rank 0's own part is done after 30 us.
+  LanePlan p = fakes::lane_plan({{"X", OpKind::Other, kComputeLane, 200, demand(112, 200'000'000)},
+                                 {"D", OpKind::D, kCommLane, 30, demand(20, 30'000'000)}},
+                                kMachine, 2);
+  p.cost("X", 0).demand.hbm_bytes = 0;
+  const std::vector<OpTimes> t = times_of(p), slow = times_of(p, 1);
+  CHECK(slow[1].moved == 60000);
+  CHECK(slow[1].end == 60000);
+  CHECK(t[1].moved == 30000);
+  CHECK(t[1].end == 60000);
+  CHECK(lost(slow[1], SlowCause::Hbm) == 30000);
+  CHECK(lost(t[1], SlowCause::Hbm) == 0);
+}
+
+TEST_CASE("sharing: speed on fewer SMs is a staircase of waves, or what memory leaves of it") {
+  Share share;
+  share.sms = 132;
+  const auto slow = [&](int held) {
+    return static_cast<double>(kFullSpeed) / static_cast<double>(sm_speed(share, held, kMachine));
+  };
+  // Tiles of 128 x 256 on 132 SMs less c, as published with the wave formula (224 tiles: 1.00 up to c = 20, 1.50 at
+  // 24).
+  struct Row {
+    int tiles;
+    double slow[6];
+  };
+  const int fewer[] = {4, 8, 16, 20, 24, 32};
+  const Row rows[] = {{224, {1, 1, 1, 1, 1.5, 1.5}},
+                      {448, {1, 1, 1, 1, 1.25, 1.25}},
+                      {512, {1, 1.25, 1.25, 1.25, 1.25, 1.5}},
+                      {1024, {1, 1.125, 1.125, 1.25, 1.25, 1.375}}};
+  for (const Row& row : rows) {
+    share.tiles = row.tiles;
+    for (int i = 0; i < 6; ++i) CHECK(slow(132 - fewer[i]) == doctest::Approx(row.slow[i]).epsilon(1e-5));
+  }
+  share.tiles = 0;
+  CHECK(slow(66) == doctest::Approx(2).epsilon(1e-5));
+  // Half of its time is arithmetic: that half grows.
+  share.sm_share = 512;
+  CHECK(slow(66) == doctest::Approx(1.5).epsilon(1e-5));
+  // All of its time is memory traffic at the machine's rate, 33 GB/s an SM at most: 31 SMs carry all, 15 half of it.
+  share.sm_share = 0;
+  share.hbm = kFullSpeed;
+  MachineRates machine = kMachine;
+  machine.sm_bytes_per_s = 33'000'000'000;
+  CHECK(sm_speed(share, 31, machine) == kFullSpeed);
+  CHECK(static_cast<double>(kFullSpeed) / static_cast<double>(sm_speed(share, 15, machine)) ==
+        doctest::Approx(1000.0 / 495).epsilon(1e-4));
+}
