@@ -28,7 +28,7 @@ Sums add_up(const Plan& plan, const CostTable& costs, const Linear& linear, int 
   for (const LinearOp& op : linear.ops) {
     if (op.layer < first || op.layer >= end) continue;
     const OpKind kind = plan.ops[op.op].kind;
-    const OpCost& cost = costs.at(cost_group, costs.layer_class(cost_layer(plan.shape, op.layer)), op.ubatch, op.op);
+    const OpCost& cost = costs.at(cost_group, costs.layer_class(op.layer), op.ubatch, op.op);
     auto& own = sums.by_ubatch[op.ubatch];
     sums.lanes[op.lane] += cost.time.count();
     own[static_cast<std::size_t>(kind)] += cost.time.count();

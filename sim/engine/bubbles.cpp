@@ -239,7 +239,7 @@ std::vector<Loss> find_losses(const Plan& plan, const CostTable& costs, const En
   std::set<std::pair<OpId, std::int32_t>> launched;  // the op and layer whose weights have been read
   for (std::size_t i = 0; i < linear.ops.size(); ++i) {
     const LinearOp& op = linear.ops[i];
-    const OpCost& cost = costs.at(cost_group, costs.layer_class(cost_layer(plan.shape, op.layer)), op.ubatch, op.op);
+    const OpCost& cost = costs.at(cost_group, costs.layer_class(op.layer), op.ubatch, op.op);
     auto& lane = sums[op.lane];
     for (std::size_t c = 0; c < kSlowCauses; ++c) lane[c] += times[i].lost[c];
     lane[static_cast<std::size_t>(LossCause::WaveTail)] += wave_tail(cost);

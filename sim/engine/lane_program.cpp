@@ -50,7 +50,7 @@ void fill_shares(const Plan& plan, const CostTable& costs, const Folding& foldin
   const auto fill = [&](const LinearOp& op, OpId id, std::uint32_t at) {
     if (at == kNone || filled[at]) return;
     filled[at] = 1;
-    const int layer_class = costs.layer_class(cost_layer(plan.shape, op.layer));
+    const int layer_class = costs.layer_class(op.layer);
     for (int g = begin; g < end; ++g) {
       const std::size_t i = at + static_cast<std::size_t>(g - begin);
       OpCost cost = costs.at(folding.groups[static_cast<std::size_t>(g)].cost_group, layer_class, op.ubatch, id);

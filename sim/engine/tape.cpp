@@ -135,17 +135,6 @@ void mark_last_ops(Tape& tape, std::size_t lanes) {
 
 }  // namespace
 
-std::int32_t cost_layer(const ModelShape& shape, std::int32_t layer) {
-  if (layer < shape.layers) return layer;
-  int moe = 0;
-  for (int l = 0; l < shape.layers; ++l) moe += shape.is_moe_layer(l) ? 1 : 0;
-  if (moe == 0) return layer;
-  int skip = (layer - shape.layers) % moe;
-  for (int l = 0; l < shape.layers; ++l)
-    if (shape.is_moe_layer(l) && skip-- == 0) return l;
-  return layer;
-}
-
 std::uint32_t TapeMaker::tag(const LinearOp& op) const {
   const bool dispatch = is_dispatch(plan_.ops[op.op].kind);
   return static_cast<std::uint32_t>(op.layer + 1) * tags_per_layer() + op.ubatch * 2u + (dispatch ? 1u : 0u);
@@ -154,7 +143,7 @@ std::uint32_t TapeMaker::tag(const LinearOp& op) const {
 std::uint32_t TapeMaker::cost(Tape& tape, std::size_t program, const LinearOp& op, std::uint32_t op_index) {
   const auto [begin, end] = folding_.of_program[program];
   const bool own = op_index != kNone && op_index < costs_.by_plan_op.size() && costs_.by_plan_op[op_index] >= Ns{};
-  const int layer_class = costs_.layer_class(cost_layer(plan_.shape, op.layer));
+  const int layer_class = costs_.layer_class(op.layer);
   const std::size_t index =
       (static_cast<std::size_t>(layer_class) * static_cast<std::size_t>(costs_.ubatches()) + op.ubatch) *
           plan_.ops.size() +

@@ -81,9 +81,6 @@ class TapeMaker {
   std::vector<std::uint32_t> cost_index_;  ///< by (layer class, ubatch, op), for the program being made
 };
 
-/// The layer whose costs a layer has: its own, or for layers past the model's the MoE layers in turn.
-std::int32_t cost_layer(const ModelShape& shape, std::int32_t layer);
-
 /// Iterations from mark `from` on, in steps of `cycle`, that repeat the `cycle` iterations before them on every tape:
 /// the number of whole cycles.
 int repeated_cycles(const std::vector<Tape>& tapes, int from, int cycle);
