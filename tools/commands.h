@@ -71,6 +71,7 @@ int run_inspect(const InspectCommand& options);
 
 struct CompareCommand {
   CompareFiles files;
+  std::string report;  ///< HTML file to write; empty: none
   bool json = false, any_plan = false;
   double step_percent = 10, op_percent = 25, window_percent = 15, slack_us = 1;
 };

@@ -20,7 +20,8 @@ def main() -> int:
              f"const DataFile {symbol}[] = {{"]
     for file in files:
         text = pathlib.Path(file).read_text(encoding="utf-8")
-        json.loads(text)  # a broken file should stop the build, not a user's run
+        if file.endswith(".json"):
+            json.loads(text)  # a broken file should stop the build, not a user's run
         if f"){DELIMITER}\"" in text:
             sys.exit(f"{file}: holds the delimiter )" + DELIMITER + '"')
         lines.append(f'    {{"{pathlib.Path(file).stem}", R"{DELIMITER}({text}){DELIMITER}"}},')

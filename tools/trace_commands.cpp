@@ -52,6 +52,7 @@ void add_trace_commands(ProgramSpec& program) {
          {},
          {}},
         {"--measured-baseline", "un-split, measured", &compare.files.measured_baseline, false, {}, {"--baseline"}},
+        {"--report", "write a report (one HTML file)", &compare.report, false, {}, {}},
         {"--json", "print everything as JSON", &compare.json, false, {}, {}},
         {"--any-plan", "compare traces of different plans", &compare.any_plan, false, {}, {}},
         {"--step-tolerance", "of the step's time, in % (default 10)", &compare.step_percent, false, {}, {}},
