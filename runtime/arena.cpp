@@ -39,6 +39,12 @@ const ArenaSlot& Arena::find(BufferId buffer, std::uint32_t plan_op) const {
   return slots_[first_slot_[buffer] + static_cast<std::size_t>(map_.slot(buffer, plan_op))];
 }
 
+std::size_t Arena::slot_offset(BufferId buffer, int slot) const {
+  DBO_CHECK(first_slot_[buffer] != SIZE_MAX, "the arena does not hold this buffer");
+  DBO_CHECK(slot >= 0 && slot < plan_.buffers[buffer].slots, "a slot the buffer does not have");
+  return slots_[first_slot_[buffer] + static_cast<std::size_t>(slot)].offset;
+}
+
 std::size_t Arena::offset(BufferId buffer, std::uint32_t plan_op) const {
   return find(buffer, plan_op).offset;
 }

@@ -50,6 +50,8 @@ class Arena {
   std::size_t plain_bytes() const { return plain_bytes_; }  ///< if no slot shared bytes with another
   const std::vector<ArenaSlot>& slots() const { return slots_; }
 
+  /// Where a slot begins.
+  std::size_t slot_offset(BufferId buffer, int slot) const;
   /// Where the slot of `buffer` that the op uses begins.
   std::size_t offset(BufferId buffer, std::uint32_t plan_op) const;
   /// Slots whose content begins with this op: what a debug run fills with a pattern before it.

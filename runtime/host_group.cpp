@@ -1,5 +1,6 @@
 #include "runtime/host_group.h"
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -7,6 +8,12 @@
 #include "sim/base/error.h"
 
 namespace dbo::runtime {
+namespace {
+
+// How long a rank waits for the others without going to sleep.
+constexpr std::chrono::microseconds kAwake{200};
+
+}  // namespace
 
 struct InProcessGroup::Shared {
   Shared(int ranks, Ns limit) : deadline(limit), texts(static_cast<std::size_t>(ranks)), came(texts.size(), false) {}
@@ -17,8 +24,8 @@ struct InProcessGroup::Shared {
   std::vector<std::string> texts;
   std::vector<bool> came;
   int arrived = 0;
-  std::uint64_t round = 0;
-  std::vector<std::string> result;  ///< of the round that ended last
+  std::atomic<std::uint64_t> round{0};  ///< written under the lock; also polled without it
+  std::vector<std::string> result;      ///< of the round that ended last
   bool aborted = false;
 };
 
@@ -45,6 +52,13 @@ class InProcessGroup::Member final : public HostGroup {
       shared_->changed.notify_all();
       return shared_->result;
     }
+    // Ranks that begin a step together leave here together: a wake-up alone would set them tens of microseconds apart.
+    lock.unlock();
+    for (const auto begin = std::chrono::steady_clock::now();
+         shared_->round == round && std::chrono::steady_clock::now() - begin < kAwake;) {
+      std::this_thread::yield();
+    }
+    lock.lock();
     // The result of a round stays until the next one ends, for which every rank must have left this one.
     const bool done =
         shared_->changed.wait_for(lock, shared_->deadline, [&] { return shared_->round != round || shared_->aborted; });

@@ -1,6 +1,7 @@
 #include "runtime/cuda/moe_memory.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "kernels/compute/hash.h"
 #include "kernels/compute/pointwise.h"
@@ -66,10 +67,43 @@ std::vector<std::int32_t> expert_rows(const MoeBatch& rows, const UbatchLoad& lo
   return experts;
 }
 
+/// One array of a ubatch's activations: which buffer of the plan it belongs to and its bytes.
+struct Field {
+  void** pointer;
+  std::string_view buffer;
+  std::size_t bytes = 0;
+};
+
+template <typename T>
+void** untyped(T*& pointer) {
+  return reinterpret_cast<void**>(&pointer);
+}
+
+/// The arrays of `buffers`, as the kernels carve them one behind the other, sorted into the plan's buffers.
+std::vector<Field> fields_of(const kernels::LayerDims& dims, const MoeBatch& rows, kernels::UbatchBuffers& buffers) {
+  // Carved from an address that nobody reads, for the distances.
+  auto* const origin = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
+  kernels::Carver carver(origin);
+  buffers = kernels::carve_ubatch(dims, rows.tokens, rows.prefill_keys, carver);
+  std::vector<Field> fields{{untyped(buffers.residual), "hidden"}, {untyped(buffers.normed), "tokens"},
+                            {untyped(buffers.expert), "tokens"},   {untyped(buffers.weight), "tokens"},
+                            {untyped(buffers.q), "qkv"},           {untyped(buffers.q_absorbed), "qkv"},
+                            {untyped(buffers.keys), "qkv"},        {untyped(buffers.keys_up), "qkv"},
+                            {untyped(buffers.shared), "shared"},   {untyped(buffers.routed), "routed"}};
+  std::erase_if(fields, [](const Field& field) { return *field.pointer == nullptr; });
+  std::sort(fields.begin(), fields.end(), [](const Field& a, const Field& b) { return *a.pointer < *b.pointer; });
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    const std::byte* end =
+        i + 1 < fields.size() ? static_cast<std::byte*>(*fields[i + 1].pointer) : origin + carver.used();
+    fields[i].bytes = static_cast<std::size_t>(end - static_cast<std::byte*>(*fields[i].pointer));
+  }
+  return fields;
+}
+
 }  // namespace
 
-MoeMemory::MoeMemory(const Plan& plan, int plan_rank, const Router& router, const kernels::MoeDims& moe,
-                     std::int64_t max_rows, const MoeMemoryOptions& options)
+MoeMemory::MoeMemory(const Plan& plan, const Linear& linear, int plan_rank, const Router& router,
+                     const kernels::MoeDims& moe, std::int64_t max_rows, const MoeMemoryOptions& options)
     : plan_(plan),
       dims_(kernels::layer_dims(plan.shape, moe.experts_per_rank)),
       max_rows_(max_rows),
@@ -86,6 +120,7 @@ MoeMemory::MoeMemory(const Plan& plan, int plan_rank, const Router& router, cons
   for (std::size_t u = 0; u < ubatches_.size(); ++u) {
     make_ubatch(ubatches_[u], load.ubatches[u], plan, plan_rank, router);
   }
+  make_activations(linear);
   make_scratch(moe);
   // Weights and caches last: they take what is left.
   std::size_t free_bytes = 0, total_bytes = 0;
@@ -195,16 +230,43 @@ void MoeMemory::make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Pla
   const std::int64_t residual_bytes = std::int64_t{rows.tokens} * dims_.hidden * 2;
   ubatch.logits_bytes = plan.find_op("HEAD") ? std::int64_t{rows.requests()} * dims_.vocab * 2 : 0;
   const auto carve = [&](kernels::Carver& carver) {
-    ubatch.buffers = kernels::carve_ubatch(dims_, rows.tokens, rows.prefill_keys, carver);
     ubatch.initial = carver.take(residual_bytes);
     ubatch.logits = carver.take(ubatch.logits_bytes);
   };
   kernels::Carver dry(nullptr);
   carve(dry);
-  ubatch.activations = DeviceBuffer(z(dry.used()));
-  kernels::Carver carver(ubatch.activations.get());
+  ubatch.own = DeviceBuffer(z(dry.used()));
+  kernels::Carver carver(ubatch.own.get());
   carve(carver);
   fill(ubatch.initial, residual_bytes / 2, kernels::mix(seed_, 11));
+}
+
+void MoeMemory::make_activations(const Linear& linear) {
+  std::vector<std::size_t> slot_bytes(plan_.buffers.size(), 0);
+  const auto buffer_of = [&](std::string_view name) {
+    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
+      if (plan_.buffers[i].name == name && plan_.buffers[i].by == SlotBy::Ubatch) return static_cast<BufferId>(i);
+    }
+    throw InputError("the plan has no buffer \"" + std::string(name) + "\" with a slot for each ubatch");
+  };
+  for (MoeUbatch& ubatch : ubatches_) {
+    std::vector<std::size_t> bytes(slot_bytes.size(), 0);
+    for (const Field& field : fields_of(dims_, ubatch.rows, ubatch.buffers)) {
+      bytes[buffer_of(field.buffer)] += field.bytes;
+    }
+    for (std::size_t i = 0; i < bytes.size(); ++i) slot_bytes[i] = std::max(slot_bytes[i], bytes[i]);
+  }
+  arena_ = std::make_unique<Arena>(plan_, linear, slot_bytes);
+  activations_ = DeviceBuffer(arena_->bytes());
+  for (std::size_t u = 0; u < ubatches_.size(); ++u) {
+    std::vector<std::size_t> used(slot_bytes.size(), 0);
+    for (const Field& field : fields_of(dims_, ubatches_[u].rows, ubatches_[u].buffers)) {
+      const BufferId buffer = buffer_of(field.buffer);
+      const int slot = static_cast<int>(u) % plan_.buffers[buffer].slots;
+      *field.pointer = activations_.get() + arena_->slot_offset(buffer, slot) + used[buffer];
+      used[buffer] += field.bytes;
+    }
+  }
 }
 
 void MoeMemory::make_scratch(const kernels::MoeDims& moe) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/compute/ops.h"
+#include "runtime/arena.h"
 #include "runtime/cuda/handles.h"
 #include "runtime/moe_batch.h"
 #include "sim/plan/plan.h"
@@ -30,15 +32,17 @@ struct MoeUbatch {
   void* initial = nullptr;                       ///< device [tokens][hidden] residual stream where nothing embeds
   void* logits = nullptr;                        ///< device bf16 [requests][vocab]
   std::int64_t logits_bytes = 0;
-  DeviceBuffer arrays, activations;
+  DeviceBuffer arrays, own;
 };
 
 class MoeMemory {
  public:
-  /// For the load of `plan_rank`, on the current GPU. `max_rows`: rows the routed experts may get in one call. Throws
-  /// InputError when the kernels cannot run the model (why) or when not even one set of weights fits.
-  MoeMemory(const Plan& plan, int plan_rank, const Router& router, const kernels::MoeDims& moe, std::int64_t max_rows,
-            const MoeMemoryOptions& options);
+  /// For the load of `plan_rank`, whose order is `linear`, on the current GPU. Activations lie where the plan's reads
+  /// and writes let them: FindingError when the plan orders too little (see Arena). `max_rows`: rows the routed experts
+  /// may get in one call. Throws InputError when the kernels cannot run the model (why) or when not even one set of
+  /// weights fits.
+  MoeMemory(const Plan& plan, const Linear& linear, int plan_rank, const Router& router, const kernels::MoeDims& moe,
+            std::int64_t max_rows, const MoeMemoryOptions& options);
   ~MoeMemory();
   MoeMemory(const MoeMemory&) = delete;
   MoeMemory& operator=(const MoeMemory&) = delete;
@@ -47,6 +51,10 @@ class MoeMemory {
   kernels::OpContext& context() { return context_; }
   MoeUbatch& ubatch(int index) { return ubatches_[static_cast<std::size_t>(index)]; }
   int ubatches() const { return static_cast<int>(ubatches_.size()); }
+
+  /// The activations' layout; `activations` plus a slot's offset is where it lies.
+  const Arena& arena() const { return *arena_; }
+  std::byte* activations() const { return activations_.get(); }
 
   /// Weights of a layer: its set of the ring of MoE or of dense layers.
   const kernels::LayerWeights& layer(int layer) const;
@@ -69,6 +77,7 @@ class MoeMemory {
   void make_ring(Ring& ring, kernels::WeightSet set, int layers, std::int64_t budget, std::uint64_t seed,
                  int first_expert);
   void make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Plan& plan, int plan_rank, const Router& router);
+  void make_activations(const Linear& linear);
   void make_scratch(const kernels::MoeDims& moe);
   void make_caches(std::int64_t budget, int layers);
   void fill(void* memory, std::int64_t elements, std::uint64_t seed);
@@ -79,7 +88,8 @@ class MoeMemory {
   std::uint64_t seed_;
   Stream stream_;
   kernels::OpContext context_;
-  DeviceBuffer dense_scratch_, scratch_, rope_, model_memory_;
+  DeviceBuffer dense_scratch_, scratch_, rope_, model_memory_, activations_;
+  std::unique_ptr<Arena> arena_;
   Ring moe_ring_, dense_ring_;
   kernels::LayerWeights model_;
   std::vector<MoeUbatch> ubatches_;

@@ -68,7 +68,8 @@ MoeTable::MoeTable(const RankSetup& setup, NcclComm* comm, MoeOptions options)
           .top_k = router_.top_k(),
           .hidden = plan_.shape.hidden,
           .max_tokens = most_tokens(plan_)};
-  memory_ = std::make_unique<MoeMemory>(plan_, plan_rank_, router_, moe_, count_rows(router_), options_.memory);
+  memory_ =
+      std::make_unique<MoeMemory>(plan_, linear_, plan_rank_, router_, moe_, count_rows(router_), options_.memory);
   connect(setup, comm);
   embeds_ = std::any_of(linear_.ops.begin(), linear_.ops.end(),
                         [&](const LinearOp& op) { return plan_.op(op.op).kind == OpKind::EMB; });
@@ -89,7 +90,10 @@ MoeTable::MoeTable(const RankSetup& setup, NcclComm* comm, MoeOptions options)
           cudaMemcpyDefault, stream));
     }
   };
-  for (std::uint32_t op = 0; op < linear_.ops.size(); ++op) add_op(op);
+  for (std::uint32_t op = 0; op < linear_.ops.size(); ++op) {
+    add_op(op);
+    if (options_.poison) poison(op);
+  }
   setup.group.barrier();
 }
 
@@ -142,7 +146,9 @@ void MoeTable::connect(const RankSetup& setup, NcclComm* comm) {
   clocks_ = DeviceBuffer(ranks * sizeof(std::int64_t));
   DBO_CUDA_CHECK(cudaMemcpy(peers_.get(), host_peers_.data(), ranks * sizeof(std::byte*), cudaMemcpyHostToDevice));
   DBO_CUDA_CHECK(cudaMemcpy(clocks_.get(), offsets.data(), ranks * sizeof(std::int64_t), cudaMemcpyHostToDevice));
-  how_ = exchange_.how() + ", " + std::to_string(ranks_here_) + " of " + std::to_string(plan_.world.ranks) + " ranks" +
+  how_ = exchange_.how() + ", activations " + std::to_string(memory_->arena().bytes() >> 10) + " KiB (" +
+         std::to_string(memory_->arena().plain_bytes() >> 10) + " without reuse), " + std::to_string(ranks_here_) +
+         " of " + std::to_string(plan_.world.ranks) + " ranks" +
          (ranks_here_ < plan_.world.ranks ? ", peers played by the next" : "");
 }
 
@@ -413,6 +419,19 @@ void MoeTable::add_op(std::uint32_t plan_op) {
     case OpKind::Other:
       throw InputError("no kernel here does " + describe(plan_, op) + ": replay it by stand-ins, with --costs");
   }
+}
+
+void MoeTable::poison(std::uint32_t plan_op) {
+  std::vector<std::pair<void*, std::size_t>> areas;
+  for (const ArenaSlot* slot : memory_->arena().begun_by(plan_op)) {
+    areas.emplace_back(memory_->activations() + slot->offset, slot->bytes);
+  }
+  if (areas.empty()) return;
+  OpLaunch& launch = table_.ops[plan_op];
+  launch.enqueue = [areas, op = std::move(launch.enqueue)](cudaStream_t stream) {
+    for (const auto& [memory, bytes] : areas) DBO_CUDA_CHECK(cudaMemsetAsync(memory, 0xFF, bytes, stream));
+    op(stream);
+  };
 }
 
 std::int64_t MoeTable::step_begin_ns() const {

@@ -20,6 +20,9 @@ struct MoeOptions {
   std::vector<Ns> wires;
   /// SMs of sends and packs where the plan sets none aside for communication.
   int send_sms = 64;
+  /// Fills what an op is about to write anew with 0xFF (NaN in every float) just before it: whoever reads what is not
+  /// there any more, or not yet, spoils the result.
+  bool poison = false;
 };
 
 /// A rank with the kernels of kernels/compute and kernels/a2a. With fewer ranks here than the plan has, every rank here
@@ -42,6 +45,7 @@ class MoeTable final : public OpSource {
 
  private:
   void add_op(std::uint32_t plan_op);
+  void poison(std::uint32_t plan_op);
   OpLaunch compute_op(const LinearOp& op, OpKind kind);
   OpLaunch mlp_op(const LinearOp& op);
   OpLaunch dispatch_op(std::uint32_t plan_op, OpKind kind);

@@ -22,7 +22,7 @@ class OpSource {
   virtual std::vector<OpTime> times() const = 0;
   /// The GPU's clock when the last step's first launch ran.
   virtual std::int64_t step_begin_ns() const = 0;
-  /// FindingError naming the first op of the last step that gave up waiting for a rank; nothing when all came.
+  /// NcclError naming the first op of the last step that gave up waiting for a rank; nothing when all came.
   virtual void check_arrivals() const = 0;
 };
 

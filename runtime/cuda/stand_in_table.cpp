@@ -172,8 +172,8 @@ void StandInTable::check_arrivals() const {
   const std::vector<kernels::OpStamp> stamps = read_stamps();
   for (std::size_t i = 0; i < stamps.size(); ++i) {
     if (stamps[i].missing == 0) continue;
-    throw FindingError(describe(plan_, linear_.ops[i]) + " of rank " + std::to_string(rank_) +
-                       " gave up waiting for rank " + std::to_string(stamps[i].missing - 1));
+    throw NcclError(describe(plan_, linear_.ops[i]) + " of rank " + std::to_string(rank_) +
+                    " gave up waiting for rank " + std::to_string(stamps[i].missing - 1));
   }
 }
 

@@ -77,6 +77,8 @@ TEST_CASE("arena: slots share bytes where the plan orders the last use of one be
   CHECK(arena.offset(x, 0) == 0);
   CHECK(arena.offset(z, 2) == 0);
   CHECK(arena.offset(y, 1) == 1024);
+  CHECK(arena.slot_offset(y, 0) == 1024);
+  CHECK_THROWS_AS(arena.slot_offset(y, 1), InternalError);
   CHECK(arena.bytes() == 1536);
   CHECK(arena.plain_bytes() == 2560);
   REQUIRE(arena.begun_by(2).size() == 1);

@@ -66,14 +66,16 @@ Plan small_moe_plan(const std::string& schedule, Transport transport, int ranks,
 }
 
 /// Runs the plan eagerly and by graph, twice each, on `gpus` GPUs; the hash all runs of rank 0 agree on.
-std::uint64_t run_moe(const Plan& plan, int gpus) {
+std::uint64_t run_moe(const Plan& plan, int gpus, bool poison = false) {
+  MoeOptions options;
+  options.poison = poison;
   std::uint64_t result = 0;
   test::on_gpus(gpus, [&](HostGroup& group) {
     start_gpu(group.rank());
     NcclComm comm;
     if (plan.transport == Transport::Nccl || gpus > 1) comm = NcclComm::create(group);
     const int plan_rank = gpus < plan.world.ranks ? 0 : group.rank();
-    RankReplay replay(group, plan, plan_rank, moe_source(comm ? &comm : nullptr, {}), test::guard(),
+    RankReplay replay(group, plan, plan_rank, moe_source(comm ? &comm : nullptr, options), test::guard(),
                       test::on_gpu(group.rank()));
     const auto& table = dynamic_cast<const MoeTable&>(replay.source());
     if (group.rank() == 0) MESSAGE(table.how());
@@ -125,6 +127,13 @@ TEST_CASE("moe one: one rank, every schedule and transport of a class gives the 
   for (const AttentionKind kind : {AttentionKind::Mla, AttentionKind::Gqa}) {
     check_same_bits(kHighThroughput, 1, 1, kind);
     check_same_bits(kLowLatency, 1, 1, kind);
+  }
+}
+
+TEST_CASE("moe one: poisoning what is written anew changes nothing") {
+  for (const auto& [schedule, transport] : {kHighThroughput[0], kLowLatency[0]}) {
+    const Plan plan = small_moe_plan(schedule, transport, 1, AttentionKind::Mla);
+    CHECK(run_moe(plan, 1, true) == run_moe(plan, 1, false));
   }
 }
 
