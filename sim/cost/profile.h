@@ -71,6 +71,9 @@ struct Profile {
 Profile profile_from_json(const JsonRef& ref);
 Profile load_profile(const std::string& path);
 Json profile_to_json(const Profile& profile);
+/// One element of a profile's "points", for whoever keeps some before the profile is whole.
+ProfilePoint profile_point_from_json(const JsonRef& ref);
+Json profile_point_to_json(const ProfilePoint& point);
 
 /// What running beside something costs an op, its two causes apart.
 struct PairCost {

@@ -50,7 +50,9 @@ ProfileMachine read_machine(const JsonRef& ref) {
   return machine;
 }
 
-ProfilePoint read_point(const JsonRef& ref) {
+}  // namespace
+
+ProfilePoint profile_point_from_json(const JsonRef& ref) {
   ObjectReader reader(ref, "an object that describes a measurement");
   ProfilePoint point;
   const JsonRef op = reader.require("op");
@@ -76,6 +78,8 @@ ProfilePoint read_point(const JsonRef& ref) {
   return point;
 }
 
+namespace {
+
 /// What tells two points apart.
 auto key_of(const ProfilePoint& p) {
   return std::tie(p.op, p.prefill, p.transport, p.ranks, p.experts, p.tokens, p.context, p.sms, p.precision, p.beside,
@@ -87,7 +91,7 @@ void read_points(const JsonRef& ref, Profile& profile) {
   const std::vector<JsonRef> items = ref.items();
   for (const JsonRef& item : items) {
     order.push_back(profile.points.size());
-    profile.points.push_back(read_point(item));
+    profile.points.push_back(profile_point_from_json(item));
   }
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     const auto key_a = key_of(profile.points[a]), key_b = key_of(profile.points[b]);
@@ -150,7 +154,9 @@ Json machine_to_json(const ProfileMachine& m) {
   return out;
 }
 
-Json point_to_json(const ProfilePoint& p) {
+}  // namespace
+
+Json profile_point_to_json(const ProfilePoint& p) {
   Json out;
   out.set("op", p.op);
   if (p.prefill) out.set("phase", "prefill");
@@ -168,6 +174,8 @@ Json point_to_json(const ProfilePoint& p) {
   out.set("repeats", p.repeats);
   return out;
 }
+
+namespace {
 
 Json host_to_json(const HostCosts& host) {
   Json out;
@@ -227,7 +235,7 @@ Json profile_to_json(const Profile& profile) {
   out.set("shape", shape_to_json(profile.shape));
   out.set("tensor", profile.tensor_parallel);
   Json points = Json::array(), fits = Json::array(), pairs = Json::array();
-  for (const ProfilePoint& point : profile.points) points.push(point_to_json(point));
+  for (const ProfilePoint& point : profile.points) points.push(profile_point_to_json(point));
   for (const ProfileFit& fit : profile.fits) fits.push(fit_to_json(fit));
   for (const PairCost& pair : pair_costs(profile)) {
     Json item;
