@@ -108,6 +108,7 @@ MoeMemory::MoeMemory(const Plan& plan, const Linear& linear, int plan_rank, cons
       dims_(kernels::layer_dims(plan.shape, moe.experts_per_rank)),
       max_rows_(max_rows),
       seed_(options.seed),
+      least_sets_(options.least_sets),
       stream_(Stream::create(false)),
       dense_scratch_(kernels::kDenseScratchBytes) {
   if (const char* why = kernels::find_unsupported(dims_)) {
@@ -168,7 +169,8 @@ void MoeMemory::make_ring(Ring& ring, kernels::WeightSet set, int layers, std::i
   int l2_bytes = 0, gpu = 0;
   DBO_CUDA_CHECK(cudaGetDevice(&gpu));
   DBO_CUDA_CHECK(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, gpu));
-  const int sets = kernels::ring_sets(layers, layout.bytes, l2_bytes, budget);
+  const auto most = static_cast<int>(std::min<std::int64_t>(layers, budget / layout.bytes));
+  const int sets = std::max(kernels::ring_sets(layers, layout.bytes, l2_bytes, budget), std::min(least_sets_, most));
   if (sets == 0) {
     throw InputError("a layer's weights take " + std::to_string(layout.bytes >> 20) + " MiB, more than the " +
                      std::to_string(budget >> 20) + " MiB there are for them");

@@ -19,6 +19,9 @@ struct MoeMemoryOptions {
   std::uint64_t seed = 1;
   /// Of the free device memory, what weights and caches may take.
   double share = 0.6;
+  /// At least so many sets in a ring where they fit: for ops of one kind behind each other, which read less than a
+  /// layer in turn.
+  int least_sets = 2;
 };
 
 /// One ubatch's arrays and activations.
@@ -86,6 +89,7 @@ class MoeMemory {
   kernels::LayerDims dims_;
   std::int64_t max_rows_;
   std::uint64_t seed_;
+  int least_sets_;
   Stream stream_;
   kernels::OpContext context_;
   DeviceBuffer dense_scratch_, scratch_, rope_, model_memory_, activations_;
