@@ -1,0 +1,140 @@
+#include "validate/calibration.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "sim/base/error.h"
+#include "sim/model/presets.h"
+#include "sim/plan/linearise.h"
+#include "sim/plan/routing.h"
+
+using namespace dbo;
+using namespace dbo::validate;
+
+namespace {
+
+CalibrationScope scope() {
+  CalibrationScope s;
+  s.ranks = {2, 16};
+  s.transports = {Transport::LsaLl, Transport::LsaHt, Transport::Nccl};
+  s.comm_sms = {8, 24};
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("calibration: points are a pure list, coarse in a quick one, and survive their file") {
+  const ModelShape shape = model_preset("deepseek-v3");
+  const CalibrationPoints points = calibration_points(shape, scope());
+  CHECK(points == calibration_points(shape, scope()));
+  CHECK(points_from_json(JsonRef(wrap_json(points_to_json(points), "points"))) == points);
+  CalibrationScope quick = scope();
+  quick.quick = true;
+  CHECK(calibration_points(shape, quick).settings.size() * 2 < points.settings.size());
+  for (std::size_t i = 0; i < points.settings.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) CHECK(!(points.settings[i] == points.settings[j]));
+  }
+}
+
+TEST_CASE("calibration: every op of the model is measured on whole and on split SMs, in both phases") {
+  const CalibrationPoints points = calibration_points(model_preset("deepseek-v3"), scope());
+  for (const bool prefill : {false, true}) {
+    std::set<OpKind> whole, split, beside;
+    for (const CalibrationSetting& s : points.settings) {
+      if (s.prefill != prefill) continue;
+      (s.partition ? split : whole).insert(s.ops.begin(), s.ops.end());
+      beside.insert(s.beside.begin(), s.beside.end());
+    }
+    for (const OpKind kind : {OpKind::A0, OpKind::A1, OpKind::MLP, OpKind::S, OpKind::FFN, OpKind::D, OpKind::C}) {
+      CAPTURE(op_name(kind));
+      CHECK(whole.count(kind) == 1);
+      CHECK(split.count(kind) == 1);
+    }
+    for (const OpKind kind : {OpKind::DSend, OpKind::DRecv, OpKind::CSend, OpKind::CRecv})
+      CHECK(whole.count(kind) == 1);
+    for (const OpKind kind : {OpKind::A0, OpKind::A1, OpKind::MLP, OpKind::S}) CHECK(beside.count(kind) == 1);
+    CHECK(whole.count(OpKind::HEAD) == (prefill ? 0 : 1));
+  }
+}
+
+TEST_CASE("calibration: nccl is not asked to play ranks that are not there") {
+  const CalibrationPoints points = calibration_points(model_preset("deepseek-v3"), scope());
+  bool some = false;
+  for (const CalibrationSetting& s : points.settings) {
+    if (s.transport != Transport::Nccl) continue;
+    some = true;
+    CHECK(s.ranks == 2);
+  }
+  CHECK(some);
+}
+
+TEST_CASE("calibration: a model without shared experts or dense layers has no such points") {
+  const CalibrationPoints points = calibration_points(model_preset("qwen3-30b-a3b"), scope());
+  for (const CalibrationSetting& s : points.settings) {
+    for (const OpKind kind : {OpKind::S, OpKind::FFN}) {
+      CHECK(std::find(s.ops.begin(), s.ops.end(), kind) == s.ops.end());
+      CHECK(std::find(s.beside.begin(), s.beside.end(), kind) == s.beside.end());
+    }
+  }
+}
+
+TEST_CASE("calibration: a setting's plan is un-split, has the setting's batch and experts that divide over the ranks") {
+  CalibrationPoints points;
+  points.shape = replay_shape(model_preset("deepseek-v3"));
+  CalibrationSetting s;
+  s.ranks = 24;
+  s.tokens = 96;
+  s.context = 4096;
+  s.transport = Transport::LsaHt;
+  s.comm_sms = 16;
+  s.partition = true;
+  const Plan plan = setting_plan(points, s);
+  CHECK(plan.sm == SmBudget{SmControl::Limit, 16, 116, 0});
+  CHECK(plan.loads[0].ubatches.size() == 1);
+  CHECK(plan.loads[0].ubatches[0].tokens() == 96);
+  CHECK(plan.loads[0].ubatches[0].seq_lens == std::vector<std::int32_t>(96, 4096));
+  // 256 experts over 24 ranks: 264, 11 a rank.
+  CHECK(plan.routing.redundant == 8);
+  CHECK(Router(plan).placement(plan.shape.dense_layers).slots == 11);
+  CHECK(linearise(plan, 0).problems.empty());
+  // Prompts of 1024 tokens behind 512 that are there: three whole and a half.
+  s.prefill = true;
+  s.tokens = 3584;
+  s.context = 1024;
+  s.cached = 512;
+  const UbatchLoad load = setting_plan(points, s).loads[0].ubatches[0];
+  CHECK(load.query_start_loc == std::vector<std::int32_t>{0, 1024, 2048, 3072, 3584});
+  CHECK(load.seq_lens == std::vector<std::int32_t>{1536, 1536, 1536, 1024});
+}
+
+TEST_CASE("calibration: small ops read weights from memory, not from the last time") {
+  // DeepSeek-V2-Lite: A1's output projection is 2048 x 2048 bf16 and the gate 64 x 2048: 8.25 MiB a layer, so as many
+  // layers as are allowed.
+  CalibrationPoints points;
+  CalibrationSetting s;
+  s.tokens = 64;
+  s.context = 1024;
+  points.shape = replay_shape(model_preset("deepseek-v2-lite"));
+  CHECK(setting_plan(points, s).shape.moe_layers() == 16);
+  // DeepSeek-V3: shared experts are the smallest, 3 x 2048 x 7168 bf16 = 84 MiB: four layers are the least.
+  points.shape = replay_shape(model_preset("deepseek-v3"));
+  CHECK(setting_plan(points, s).shape.moe_layers() == 4);
+}
+
+TEST_CASE("calibration: kernels run bf16 weights, and fp8 only where rows are sent") {
+  const ModelShape v3 = replay_shape(model_preset("deepseek-v3"));
+  CHECK(v3.weights == Precision::Bf16);
+  CHECK(v3.expert_weights == Precision::Bf16);
+  CHECK(v3.dispatch == Precision::Fp8);
+  CHECK(v3.combine == Precision::Bf16);
+}
+
+TEST_CASE("calibration: a malformed list names the place") {
+  CalibrationPoints points = calibration_points(model_preset("deepseek-v3"), scope());
+  Json json = points_to_json(points);
+  json.set("settings", Json::array()).push(Json::object()).set("phase", "both");
+  CHECK_THROWS_WITH_AS(points_from_json(JsonRef(wrap_json(json, "p.json"))),
+                       "p.json: /settings/0/phase: unknown phase \"both\" (known: decode, prefill)", InputError);
+}

@@ -1,0 +1,330 @@
+#include "validate/calibration.h"
+
+#include <algorithm>
+
+#include "kernels/compute/layer.h"
+#include "sim/base/error.h"
+#include "sim/cost/machine.h"
+#include "sim/cost/work.h"
+#include "sim/plan/shape_json.h"
+#include "sim/sched/schedule.h"
+
+namespace dbo::validate {
+namespace {
+
+// What ops of one kind read in turn before they come back to the same weights: three times the L2 of an H200, so that
+// nothing is found there.
+constexpr std::int64_t kRingBytes = std::int64_t{180} << 20;
+constexpr int kLeastLayers = 4, kMostLayers = 16;
+
+using Kinds = std::vector<OpKind>;
+
+bool is_low_latency(Transport transport) {
+  return transport_info(transport).transport_class != TransportClass::HighThroughput;
+}
+
+Kinds comm_ops(Transport transport) {
+  if (is_low_latency(transport)) return {OpKind::DSend, OpKind::DRecv, OpKind::CSend, OpKind::CRecv};
+  return {OpKind::D, OpKind::C};
+}
+
+bool has_comm_sms(Transport transport) {
+  return transport_info(transport).limits_sms;
+}
+
+/// Experts beyond the model's own that make them divide over the ranks.
+int redundant_experts(const ModelShape& shape, int ranks) {
+  return (ranks - shape.moe.routed_experts % ranks) % ranks;
+}
+
+/// MoE layers of the plan that is measured: enough for each kind of op to read its weights from memory.
+int moe_layers(const ModelShape& shape) {
+  const kernels::WeightLayout w = kernels::weight_layout(kernels::layer_dims(shape, 1), kernels::WeightSet::MoeLayer);
+  const auto bytes = [&](std::initializer_list<kernels::Tensor> tensors) {
+    std::int64_t sum = 0;
+    for (const kernels::Tensor t : tensors) sum += w[t].count * 2;
+    return sum;
+  };
+  using enum kernels::Tensor;
+  std::int64_t least = std::min(bytes({QkvIn, QUp, KvUp}), bytes({AttentionOut, Gate}));
+  if (shape.has_shared()) least = std::min(least, bytes({SharedUp, SharedDown}));
+  const auto layers = static_cast<int>(ceil_div(kRingBytes, std::max<std::int64_t>(least, 1)));
+  return std::clamp(layers, kLeastLayers, kMostLayers);
+}
+
+/// Adds settings in order, each only once.
+class Grid {
+ public:
+  Grid(const ModelShape& shape, const CalibrationScope& scope) : shape_(shape), scope_(scope) {}
+
+  void decode();
+  void prefill();
+  std::vector<CalibrationSetting> take() { return std::move(settings_); }
+
+ private:
+  void add(CalibrationSetting setting) {
+    if (std::find(settings_.begin(), settings_.end(), setting) == settings_.end())
+      settings_.push_back(std::move(setting));
+  }
+  /// Every op of one batch over transports and splits of the SMs.
+  void batch(const CalibrationSetting& base);
+  /// Ops that depend on the rank's own batch alone.
+  Kinds own_ops(bool prefill) const {
+    Kinds kinds = {OpKind::A0, OpKind::A1};
+    if (shape_.has_shared()) kinds.push_back(OpKind::S);
+    if (shape_.dense_layers > 0) kinds.push_back(OpKind::FFN);
+    if (prefill) return kinds;
+    // A prompt has logits of its last token alone: a profile knows both by their tokens, so one kind is measured.
+    kinds.push_back(OpKind::EMB);
+    kinds.push_back(OpKind::HEAD);
+    return kinds;
+  }
+  Kinds beside_ops(bool own) const {
+    Kinds kinds = {OpKind::MLP};
+    if (!own) return kinds;
+    kinds.push_back(OpKind::A0);
+    kinds.push_back(OpKind::A1);
+    if (shape_.has_shared()) kinds.push_back(OpKind::S);
+    return kinds;
+  }
+  static void append(Kinds& to, const Kinds& from) { to.insert(to.end(), from.begin(), from.end()); }
+
+  const ModelShape& shape_;
+  const CalibrationScope& scope_;
+  std::vector<CalibrationSetting> settings_;
+};
+
+void Grid::batch(const CalibrationSetting& base) {
+  bool own = true, own_split = true;  // ops of the rank's own batch are the same for all ranks and transports
+  for (const int ranks : scope_.ranks) {
+    for (const Transport transport : scope_.transports) {
+      // NCCL's ranks cannot be played by others.
+      if (transport == Transport::Nccl && ranks > scope_.gpus) continue;
+      CalibrationSetting s = base;
+      s.ranks = ranks;
+      s.transport = transport;
+      s.ops = comm_ops(transport);
+      s.ops.push_back(OpKind::MLP);
+      CalibrationSetting split = s;
+      append(s.ops, own ? own_ops(base.prefill) : Kinds{});
+      own = false;
+      if (!has_comm_sms(transport)) {
+        add(s);
+        continue;
+      }
+      // The un-split server's own block count, then every split, with its ops on the SMs that remain.
+      s.comm_sms = kDefaultCommSms;
+      add(s);
+      append(split.ops, own_split ? own_ops(base.prefill) : Kinds{});
+      std::erase(split.ops, OpKind::EMB);
+      if (own_split || !scope_.quick) split.beside = beside_ops(own_split);
+      own_split = false;
+      split.partition = true;
+      for (const int comm : scope_.comm_sms) {
+        split.comm_sms = comm;
+        add(split);
+      }
+    }
+  }
+}
+
+void Grid::decode() {
+  const std::vector<std::int64_t> tokens = scope_.quick
+                                               ? std::vector<std::int64_t>{64, 128, 256}
+                                               : std::vector<std::int64_t>{64, 128, 256, 32, 512, 96, 192, 384, 16};
+  const std::vector<std::int64_t> contexts =
+      scope_.quick ? std::vector<std::int64_t>{4096} : std::vector<std::int64_t>{1024, 8192};
+  for (const std::int64_t t : tokens) {
+    CalibrationSetting base;
+    base.tokens = t;
+    base.context = 4096;
+    batch(base);
+    for (const std::int64_t context : contexts) {
+      if (context == base.context) continue;
+      CalibrationSetting attention = base;
+      attention.ranks = scope_.ranks.front();
+      attention.transport = scope_.transports.front();
+      attention.context = context;
+      attention.ops = {OpKind::A1};
+      if (has_comm_sms(attention.transport)) attention.comm_sms = kDefaultCommSms;
+      add(attention);
+    }
+  }
+}
+
+void Grid::prefill() {
+  const std::vector<std::int64_t> tokens =
+      scope_.quick ? std::vector<std::int64_t>{1024, 4096} : std::vector<std::int64_t>{1024, 4096, 2048, 8192, 512};
+  for (const std::int64_t t : tokens) {
+    CalibrationSetting base;
+    base.prefill = true;
+    base.tokens = t;
+    base.context = std::min<std::int64_t>(t, 1024);
+    batch(base);
+    // Long prompts, and the later half of one that was cut in two.
+    CalibrationSetting attention = base;
+    attention.ranks = scope_.ranks.front();
+    attention.transport = scope_.transports.front();
+    if (has_comm_sms(attention.transport)) attention.comm_sms = kDefaultCommSms;
+    attention.ops = {OpKind::A1};
+    if (t > 1024) {
+      attention.context = t;
+      add(attention);
+    }
+    if (!scope_.quick && t <= 4096) {
+      attention.context = attention.cached = t;
+      add(attention);
+    }
+  }
+}
+
+Load setting_load(const CalibrationSetting& s) {
+  UbatchLoad load;
+  load.token_end = load.padded = s.tokens;
+  load.query_start_loc = {0};
+  for (std::int64_t left = s.tokens; left > 0;) {
+    const std::int64_t query = s.prefill ? std::min(left, s.context) : 1;
+    left -= query;
+    load.query_start_loc.push_back(static_cast<std::int32_t>(s.tokens - left));
+    load.seq_lens.push_back(static_cast<std::int32_t>(s.prefill ? s.cached + query : s.context));
+  }
+  return {{load}};
+}
+
+}  // namespace
+
+CalibrationScope scope_of(const std::vector<Config>& configs, int gpus) {
+  if (configs.empty()) throw InputError("no config says what to calibrate for");
+  CalibrationScope scope;
+  scope.gpus = gpus;
+  scope.gpu_sms = configs.front().cluster.gpu.sms;
+  scope.decode = scope.prefill = false;
+  const auto add = [](auto& list, auto value) {
+    if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+  };
+  for (const Config& config : configs) {
+    if (config.model.name != configs.front().model.name)
+      throw InputError(config.file, "/model",
+                       "a profile is of one model: this is " + config.model.name + ", " + configs.front().file +
+                           " has " + configs.front().model.name);
+    add(scope.ranks, config.cluster.gpus());
+    add(scope.transports, config.overlap.transport);
+    if (has_comm_sms(config.overlap.transport)) add(scope.comm_sms, config.overlap.comm_sms);
+    for (const StepBatch& step : config.workload.steps) {
+      for (const RankBatch& rank : step.ranks) {
+        for (const Request& request : rank.requests)
+          (request.query > kDecodeQueries ? scope.prefill : scope.decode) = true;
+      }
+    }
+  }
+  return scope;
+}
+
+ModelShape replay_shape(ModelShape shape) {
+  shape.weights = shape.expert_weights = shape.kv_cache = shape.combine = Precision::Bf16;
+  if (shape.dispatch != Precision::Fp8) shape.dispatch = Precision::Bf16;
+  return shape;
+}
+
+CalibrationPoints calibration_points(const ModelShape& shape, const CalibrationScope& scope) {
+  DBO_CHECK(!scope.ranks.empty() && !scope.transports.empty(), "a calibration needs ranks and transports");
+  CalibrationPoints points;
+  points.shape = replay_shape(shape);
+  points.gpu_sms = scope.gpu_sms;
+  Grid grid(points.shape, scope);
+  if (scope.decode) grid.decode();
+  if (scope.prefill) grid.prefill();
+  points.settings = grid.take();
+  return points;
+}
+
+Plan setting_plan(const CalibrationPoints& points, const CalibrationSetting& s) {
+  ScheduleSpec spec;
+  spec.shape = points.shape;
+  spec.shape.dense_layers = std::min(points.shape.dense_layers, 2);
+  spec.shape.layers = spec.shape.dense_layers + moe_layers(points.shape) * points.shape.moe_period;
+  spec.world = {s.ranks, s.ranks};
+  spec.execution = Execution::Graph;
+  spec.transport = s.transport;
+  spec.sm = {SmControl::Limit, s.comm_sms, s.partition ? points.gpu_sms - s.comm_sms : points.gpu_sms, 0};
+  spec.routing.redundant = redundant_experts(points.shape, s.ranks);
+  spec.ubatches = 1;
+  spec.loads = {setting_load(s)};
+  spec.classes = {{{{0, s.ranks}}, 0}};
+  return make_baseline(spec, is_low_latency(s.transport), false);
+}
+
+std::string setting_name(const CalibrationSetting& s) {
+  std::string text = s.prefill ? "prefill " : "decode ";
+  text += std::to_string(s.tokens) + " x " + std::to_string(s.context);
+  if (s.cached > 0) text += " behind " + std::to_string(s.cached);
+  text += ", EP" + std::to_string(s.ranks) + ", " + std::string(transport_info(s.transport).name);
+  if (s.comm_sms > 0) text += " " + std::to_string(s.comm_sms) + (s.partition ? " SMs set aside" : " SMs");
+  return text;
+}
+
+Json points_to_json(const CalibrationPoints& points) {
+  Json settings = Json::array();
+  for (const CalibrationSetting& s : points.settings) {
+    Json one = Json::object();
+    one.set("phase", s.prefill ? "prefill" : "decode");
+    one.set("ranks", s.ranks);
+    one.set("tokens", s.tokens);
+    one.set("context", s.context);
+    if (s.cached > 0) one.set("cached", s.cached);
+    one.set("transport", transport_info(s.transport).name);
+    one.set("comm_sms", s.comm_sms);
+    one.set("partition", s.partition);
+    Json& ops = one.set("ops", Json::array());
+    for (const OpKind kind : s.ops) ops.push(op_name(kind));
+    Json& beside = one.set("beside", Json::array());
+    for (const OpKind kind : s.beside) beside.push(op_name(kind));
+    settings.push(std::move(one));
+  }
+  Json json = Json::object();
+  json.set("format", 1);
+  json.set("shape", shape_to_json(points.shape));
+  json.set("gpu_sms", points.gpu_sms);
+  json.set("settings", std::move(settings));
+  return json;
+}
+
+namespace {
+
+OpKind read_kind(const JsonRef& ref) {
+  std::vector<std::string_view> names;
+  for (int kind = 0; kind < kOpKinds; ++kind) names.push_back(op_name(static_cast<OpKind>(kind)));
+  return static_cast<OpKind>(ref.one_of(names, "op"));
+}
+
+CalibrationSetting read_setting(const JsonRef& ref) {
+  ObjectReader reader(ref, "an object that describes a setting");
+  CalibrationSetting s;
+  s.prefill = reader.require("phase").one_of({"decode", "prefill"}, "phase") == 1;
+  s.ranks = static_cast<int>(reader.require("ranks").integer(1, 4096));
+  s.tokens = reader.require("tokens").integer(1, 1 << 20);
+  s.context = reader.require("context").integer(1, 1 << 24);
+  if (const auto cached = reader.find("cached")) s.cached = cached->integer(0, 1 << 24);
+  s.transport = transports()[reader.require("transport").one_of(transport_names(), "transport")].id;
+  s.comm_sms = static_cast<int>(reader.require("comm_sms").integer(0, 1 << 16));
+  s.partition = reader.require("partition").boolean();
+  for (const JsonRef& op : reader.require("ops").items()) s.ops.push_back(read_kind(op));
+  for (const JsonRef& op : reader.require("beside").items()) s.beside.push_back(read_kind(op));
+  reader.done();
+  return s;
+}
+
+}  // namespace
+
+CalibrationPoints points_from_json(const JsonRef& ref) {
+  ObjectReader reader(ref, "a list of measurement points");
+  CalibrationPoints points;
+  (void)reader.require("format").integer(1, 1);
+  points.shape = shape_from_json(reader.require("shape"));
+  points.gpu_sms = static_cast<int>(reader.require("gpu_sms").integer(1, 1 << 16));
+  for (const JsonRef& setting : reader.require("settings").items()) points.settings.push_back(read_setting(setting));
+  reader.done();
+  return points;
+}
+
+}  // namespace dbo::validate
