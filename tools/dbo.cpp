@@ -55,7 +55,8 @@ ProgramSpec make_program() {
   add_search_commands(program);
 
   program.forwarded = {{"replay", "run a plan on GPUs (dbo-gpu)"},
-                       {"bench", "measure kernels and host costs (dbo-gpu)"}};
+                       {"bench", "measure kernels and host costs (dbo-gpu)"},
+                       {"calibrate", "measure this machine, write a profile (dbo-gpu)"}};
   program.forward = forward_to_gpu;
 
   static std::string list_what;

@@ -65,6 +65,28 @@ ProgramSpec make_program() {
         {"--device", "GPU (default 0)", &bench.device, false, {}, {}}},
        [] { return run_gpu_bench(bench); }});
 
+  static CalibrateCommand calibrate;
+  program.commands.push_back(
+      {"calibrate",
+       "measure this machine for a model: ops, transports, SM splits, host and gap costs",
+       "dbo-gpu calibrate -o h200.profile.json --for a.json --for b.json",
+       {{"--out,-o", "profile to write (what is done so far lies in OUT.partial)", &calibrate.out, false, {}, {}},
+        {"--for", "config to calibrate for (repeat it)", &calibrate.configs, false, {}, {}},
+        {"--model", "else: model preset (default deepseek-v3)", &calibrate.model, false, {}, {"--for"}},
+        {"--ranks", "sizes of the expert group (default 2,16)", &calibrate.ranks, false, {}, {"--for"}},
+        {"--transports", "default lsa-ll,lsa-ht,copy-engine", &calibrate.transports, false, {}, {"--for"}},
+        {"--comm-sms", "SM splits (default 8,16,24)", &calibrate.comm_sms, false, {}, {"--for"}},
+        {"--phase", "default both", &calibrate.phase, false, {"decode", "prefill", "both"}, {"--for"}},
+        {"--points", "list of points instead", &calibrate.points, false, {}, {"--for"}},
+        {"--list", "print the list of points and stop", &calibrate.list, false, {}, {}},
+        {"--compare", "compare this earlier profile with OUT and stop", &calibrate.compare, false, {}, {"--list"}},
+        {"--quick", "coarse grid, few repeats: about a minute", &calibrate.quick, false, {}, {}},
+        {"--fresh", "start over", &calibrate.fresh, false, {}, {}},
+        {"--windows", "exchange through NCCL windows", &calibrate.windows, false, {}, {}},
+        {"--gpus", "GPUs (default: all)", &calibrate.gpus, false, {}, {}},
+        {"--limit", "seconds after which nothing more is begun (default 230)", &calibrate.limit_s, false, {}, {}}},
+       [] { return run_calibrate(calibrate); }});
+
   program.commands.push_back({"info", "print GPUs, versions, links, SM partitions and timers", "dbo-gpu info", {}, [] {
                                 return run_gpu_info();
                               }});

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace dbo {
 
@@ -25,6 +26,21 @@ struct GpuBenchCommand {
   std::int64_t device = 0;
 };
 int run_gpu_bench(const GpuBenchCommand& command);
+
+struct CalibrateCommand {
+  std::string out;
+  std::vector<std::string> configs;  ///< what to calibrate for; else the following
+  std::string model = "deepseek-v3", ranks = "2,16", transports = "lsa-ll,lsa-ht,copy-engine", comm_sms = "8,16,24";
+  std::string phase = "both";  ///< decode, prefill or both
+  std::string points;          ///< file with a list of points instead
+  std::string compare;         ///< another profile: compare only
+  bool list = false;           ///< print the points, measure nothing
+  bool quick = false, fresh = false, windows = false;
+  std::int64_t gpus = 0;  ///< 0: all
+  std::int64_t limit_s = 230;
+  std::int64_t gpu_sms = 132;  ///< for `list` without a GPU
+};
+int run_calibrate(const CalibrateCommand& command);
 
 /// GPUs, versions, peer access, SM partitions and timers of this machine, or why there is none.
 int run_gpu_info();

@@ -1,0 +1,216 @@
+#include "validate/cuda/chain_timer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "runtime/cuda/check.h"
+#include "sim/base/error.h"
+
+namespace dbo::validate {
+
+using runtime::Event;
+using runtime::Graph;
+using runtime::GraphExec;
+using runtime::Stream;
+
+namespace {
+
+// Longer than any replay here, far shorter than a step of a GPU suite.
+constexpr Ns kReplayDeadline{10'000'000'000};
+
+}  // namespace
+
+void await(cudaStream_t stream, Ns deadline, const std::string& what) {
+  const auto give_up = std::chrono::steady_clock::now() + deadline;
+  for (int i = 0;; ++i) {
+    const cudaError_t code = cudaStreamQuery(stream);
+    if (code == cudaSuccess) return;
+    if (code != cudaErrorNotReady) DBO_CUDA_CHECK(code);
+    if (i < 20'000) continue;
+    if (std::chrono::steady_clock::now() > give_up)
+      throw CudaError(what + " did not end within " + std::to_string(deadline.count() / 1'000'000'000) + " s");
+    std::this_thread::yield();
+  }
+}
+
+Timing timing_of(std::vector<double> us) {
+  if (us.empty()) return {};
+  std::sort(us.begin(), us.end());
+  const auto at = [&](double share) {
+    return us[std::min(us.size() - 1, static_cast<std::size_t>(share * static_cast<double>(us.size())))];
+  };
+  return {at(0.5), at(0.75) - at(0.25), static_cast<int>(us.size())};
+}
+
+ChainTimer::ChainTimer(runtime::HostGroup& group, std::vector<cudaStream_t> sides)
+    : group_(group),
+      sides_(std::move(sides)),
+      stream_(Stream::create(false)),
+      other_(Stream::create(true)),
+      fork_(Event::create(false)),
+      join_(Event::create(false)) {
+  for (std::size_t i = 0; i < sides_.size(); ++i) side_joins_.push_back(Event::create(false));
+}
+
+const Event& ChainTimer::event(std::size_t index) {
+  while (events_.size() <= index) events_.push_back(Event::create(true));
+  return events_[index];
+}
+
+void ChainTimer::mark(std::size_t index, cudaStream_t stream) {
+  // External: an event node of the graph, recorded at every replay.
+  DBO_CUDA_CHECK(cudaEventRecordWithFlags(event(index).get(), stream, cudaEventRecordExternal));
+}
+
+double ChainTimer::between(std::size_t from, std::size_t to) {
+  float ms = 0;
+  DBO_CUDA_CHECK(cudaEventElapsedTime(&ms, event(from).get(), event(to).get()));
+  return static_cast<double>(ms) * 1000;
+}
+
+void ChainTimer::run(const Enqueue& work) {
+  group_.barrier();
+  DBO_CUDA_CHECK(cudaEventRecord(fork_.get(), stream()));
+  for (const cudaStream_t side : sides_) DBO_CUDA_CHECK(cudaStreamWaitEvent(side, fork_.get(), 0));
+  work(stream());
+  for (std::size_t i = 0; i < sides_.size(); ++i) {
+    DBO_CUDA_CHECK(cudaEventRecord(side_joins_[i].get(), sides_[i]));
+    DBO_CUDA_CHECK(cudaStreamWaitEvent(stream(), side_joins_[i].get(), 0));
+  }
+  await(stream(), kReplayDeadline, "a step that fills the buffers");
+}
+
+GraphExec ChainTimer::capture(const std::function<void()>& enqueue) {
+  DBO_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
+  try {
+    DBO_CUDA_CHECK(cudaEventRecord(fork_.get(), stream()));
+    for (const cudaStream_t side : sides_) DBO_CUDA_CHECK(cudaStreamWaitEvent(side, fork_.get(), 0));
+    enqueue();
+    for (std::size_t i = 0; i < sides_.size(); ++i) {
+      DBO_CUDA_CHECK(cudaEventRecord(side_joins_[i].get(), sides_[i]));
+      DBO_CUDA_CHECK(cudaStreamWaitEvent(stream(), side_joins_[i].get(), 0));
+    }
+  } catch (...) {
+    cudaGraph_t broken = nullptr;
+    (void)cudaStreamEndCapture(stream(), &broken);
+    if (broken != nullptr) (void)cudaGraphDestroy(broken);
+    (void)cudaGetLastError();
+    throw;
+  }
+  cudaGraph_t graph = nullptr;
+  DBO_CUDA_CHECK(cudaStreamEndCapture(stream(), &graph));
+  const Graph owned = Graph::adopt(graph);
+  GraphExec exec = GraphExec::create(owned, stream());
+  await(stream(), kReplayDeadline, "uploading a graph");
+  return exec;
+}
+
+int ChainTimer::repeat(const GraphExec& graph, const RepeatRule& rule, const std::function<double()>& read) {
+  std::vector<double> seen;
+  double spent_ms = 0;
+  for (int i = -1; i < rule.most; ++i) {
+    group_.barrier();
+    DBO_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream()));
+    await(stream(), kReplayDeadline, "a measured graph");
+    const double us = read();
+    if (i < 0) continue;  // warms up
+    seen.push_back(us);
+    spent_ms += us / 1000;
+    if (i + 1 < rule.least) continue;
+    const Timing timing = timing_of(seen);
+    const bool enough = timing.spread_us <= rule.spread * timing.median_us || spent_ms > rule.most_ms;
+    // All ranks go on until the last one has enough.
+    const std::vector<std::string> all = group_.gather(enough ? "1" : "0");
+    if (std::all_of(all.begin(), all.end(), [](const std::string& one) { return one == "1"; })) break;
+  }
+  return static_cast<int>(seen.size());
+}
+
+Timing ChainTimer::chain(const std::vector<Enqueue>& links, int count, const Enqueue& lead, const RepeatRule& rule) {
+  const GraphExec graph = capture([&] {
+    if (lead) lead(stream());
+    mark(0, stream());
+    for (int i = 0; i < count; ++i) links[static_cast<std::size_t>(i) % links.size()](stream());
+    mark(1, stream());
+  });
+  std::vector<double> us;
+  bool warm = false;
+  repeat(graph, rule, [&] {
+    const double time = between(0, 1);
+    if (warm) us.push_back(time);
+    warm = true;
+    return time;
+  });
+  return timing_of(std::move(us)).per(count);
+}
+
+std::vector<Timing> ChainTimer::links(const std::vector<Enqueue>& links, int passes, const Enqueue& lead,
+                                      const RepeatRule& rule) {
+  const std::size_t n = links.size();
+  const GraphExec graph = capture([&] {
+    if (lead) lead(stream());
+    mark(0, stream());
+    for (std::size_t i = 0; i < n * static_cast<std::size_t>(passes); ++i) {
+      links[i % n](stream());
+      mark(i + 1, stream());
+    }
+  });
+  std::vector<std::vector<double>> us(n);
+  bool warm = false;
+  repeat(graph, rule, [&] {
+    for (std::size_t i = 0; warm && i < n * static_cast<std::size_t>(passes); ++i)
+      us[i % n].push_back(between(i, i + 1));
+    warm = true;
+    return between(0, n * static_cast<std::size_t>(passes));
+  });
+  std::vector<Timing> timings;
+  for (std::vector<double>& one : us) timings.push_back(timing_of(std::move(one)));
+  return timings;
+}
+
+ChainTimer::Beside ChainTimer::beside(const std::vector<Enqueue>& compute, int count, const std::vector<Enqueue>& comm,
+                                      int passes, const RepeatRule& rule) {
+  const std::size_t n = comm.size(), all = n * static_cast<std::size_t>(passes);
+  const std::size_t first = 2;  // 0 and 1 are around computation
+  const GraphExec graph = capture([&] {
+    // A pass ahead brings the ranks together.
+    for (const Enqueue& link : comm) link(stream());
+    DBO_CUDA_CHECK(cudaEventRecord(join_.get(), stream()));
+    DBO_CUDA_CHECK(cudaStreamWaitEvent(other(), join_.get(), 0));
+    mark(first, other());
+    for (std::size_t i = 0; i < all; ++i) {
+      comm[i % n](other());
+      mark(first + i + 1, other());
+    }
+    mark(0, stream());
+    for (int i = 0; i < count; ++i) compute[static_cast<std::size_t>(i) % compute.size()](stream());
+    mark(1, stream());
+    DBO_CUDA_CHECK(cudaEventRecord(join_.get(), other()));
+    DBO_CUDA_CHECK(cudaStreamWaitEvent(stream(), join_.get(), 0));
+  });
+  Beside out;
+  out.covered = true;
+  std::vector<double> compute_us;
+  std::vector<std::vector<double>> comm_us(n);
+  bool warm = false;
+  repeat(graph, rule, [&] {
+    const double time = between(0, 1);
+    if (warm) {
+      compute_us.push_back(time);
+      out.covered = out.covered && between(1, first + all) >= 0;
+      for (std::size_t i = 0; i < all; ++i) {
+        if (between(0, first + i) >= 0 && between(first + i + 1, 1) >= 0)
+          comm_us[i % n].push_back(between(first + i, first + i + 1));
+      }
+    }
+    warm = true;
+    return time;
+  });
+  out.compute = timing_of(std::move(compute_us)).per(count);
+  for (std::vector<double>& one : comm_us) out.comm.push_back(timing_of(std::move(one)));
+  return out;
+}
+
+}  // namespace dbo::validate

@@ -1,0 +1,84 @@
+// Times launches on a GPU: captured into graphs, many of a kind behind each other, between two events, repeated until
+// the spread is small.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <vector>
+
+#include "runtime/cuda/handles.h"
+#include "runtime/host_group.h"
+#include "runtime/measured_trace.h"
+
+namespace dbo::validate {
+
+/// Something to enqueue on a stream.
+using Enqueue = std::function<void(cudaStream_t)>;
+
+/// Waits for the stream's work; throws CudaError with `what` when it does not end within `deadline`.
+void await(cudaStream_t stream, Ns deadline, const std::string& what);
+
+/// Device-side times of a graph's replays.
+struct Timing {
+  double median_us = 0;
+  double spread_us = 0;  ///< between the quartiles
+  int repeats = 0;
+
+  Timing per(double count) const { return {median_us / count, spread_us / count, repeats}; }
+};
+Timing timing_of(std::vector<double> us);
+
+/// How often a graph is replayed.
+struct RepeatRule {
+  int least = 5, most = 15;
+  double spread = 0.01;  ///< enough when the quartiles are this close, relative to the median
+  double most_ms = 150;  ///< of device time, after the least number
+};
+
+/// One rank's timer. Ranks that exchange data time together: every function is collective over the group, and all
+/// ranks stop repeating together.
+class ChainTimer {
+ public:
+  /// On the current GPU. `sides`: streams that the launches enqueue on besides (they fork and join).
+  ChainTimer(runtime::HostGroup& group, std::vector<cudaStream_t> sides);
+
+  cudaStream_t stream() const { return stream_.get(); }
+  cudaStream_t other() const { return other_.get(); }
+
+  /// Enqueues and awaits, without a graph.
+  void run(const Enqueue& work);
+
+  /// Median time of one of `links`, `count` of which run behind each other in turn, after `lead` (not timed).
+  Timing chain(const std::vector<Enqueue>& links, int count, const Enqueue& lead, const RepeatRule& rule);
+
+  /// Of one pass through `links`, repeated `passes` times in a graph: the time from event to event around each link,
+  /// medians over passes and replays. Events take time of their own: see EventCost.
+  std::vector<Timing> links(const std::vector<Enqueue>& links, int passes, const Enqueue& lead, const RepeatRule& rule);
+
+  /// Two lanes at once, forked together: `count` of `compute` in turn beside `passes` of `comm`.
+  struct Beside {
+    Timing compute;            ///< of one
+    std::vector<Timing> comm;  ///< from event to event, of those that ran while computation did
+    bool covered = false;      ///< whether communication lasted at least as long
+  };
+  Beside beside(const std::vector<Enqueue>& compute, int count, const std::vector<Enqueue>& comm, int passes,
+                const RepeatRule& rule);
+
+ private:
+  runtime::GraphExec capture(const std::function<void()>& enqueue);
+  /// Replays until the rule is met; `read` takes the times of one replay and returns the one the rule looks at.
+  int repeat(const runtime::GraphExec& graph, const RepeatRule& rule, const std::function<double()>& read);
+  const runtime::Event& event(std::size_t index);
+  void mark(std::size_t index, cudaStream_t stream);
+  double between(std::size_t from, std::size_t to);
+
+  runtime::HostGroup& group_;
+  std::vector<cudaStream_t> sides_;
+  runtime::Stream stream_, other_;
+  runtime::Event fork_, join_;
+  std::vector<runtime::Event> side_joins_;
+  std::vector<runtime::Event> events_;
+};
+
+}  // namespace dbo::validate
