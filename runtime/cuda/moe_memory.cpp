@@ -34,6 +34,10 @@ class ArrayPacker {
   std::vector<std::int32_t> data_;
 };
 
+const Load& load_of(const Plan& plan, int rank) {
+  return plan.loads[static_cast<std::size_t>(plan.classes[static_cast<std::size_t>(plan.class_of(rank))].load)];
+}
+
 int count_moe_layers(const ModelShape& shape) {
   int count = 0;
   for (int layer = 0; layer < shape.layers; ++layer) count += shape.is_moe_layer(layer) ? 1 : 0;
@@ -110,13 +114,13 @@ MoeMemory::MoeMemory(const Plan& plan, const Linear& linear, int plan_rank, cons
       seed_(options.seed),
       least_sets_(options.least_sets),
       stream_(Stream::create(false)),
-      dense_scratch_(kernels::kDenseScratchBytes) {
+      dense_scratch_(kernels::kDenseScratchBytes),
+      pages_(options.whole ? std::vector{*options.whole} : load_of(plan, plan_rank).ubatches) {
   if (const char* why = kernels::find_unsupported(dims_)) {
     throw InputError("the kernels cannot run " + plan.shape.name + ": " + why);
   }
   DBO_CUDA_CHECK(kernels::create_op_context(dense_scratch_.get(), context_));
-  const Load& load =
-      plan.loads[static_cast<std::size_t>(plan.classes[static_cast<std::size_t>(plan.class_of(plan_rank))].load)];
+  const Load& load = load_of(plan, plan_rank);
   ubatches_.resize(load.ubatches.size());
   for (std::size_t u = 0; u < ubatches_.size(); ++u) {
     make_ubatch(ubatches_[u], load.ubatches[u], plan, plan_rank, router);
@@ -187,16 +191,17 @@ void MoeMemory::make_ring(Ring& ring, kernels::WeightSet set, int layers, std::i
 
 void MoeMemory::make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Plan& plan, int plan_rank,
                             const Router& router) {
-  ubatch.rows = make_moe_batch(load);
+  ubatch.rows = make_moe_batch(load, pages_);
   const MoeBatch& rows = ubatch.rows;
   ArrayPacker packer;
   const std::size_t positions = packer.add(rows.positions), slots = packer.add(rows.slot_mapping);
   const std::size_t lens = packer.add(rows.seq_lens), table = packer.add(rows.block_table);
   const std::size_t query_start = packer.add(rows.query_start), kv_start = packer.add(rows.kv_start);
   std::vector<std::int32_t> ids, last_rows;
-  for (int row = 0; row < rows.tokens; ++row) {
+  for (const std::int64_t token : rows.token_of_row) {
+    // By token of the rank's batch: split or not, it is the same word.
     const auto vocab = static_cast<std::uint64_t>(std::max(plan.shape.vocab, 1));
-    ids.push_back(static_cast<std::int32_t>(kernels::mix(seed_ + 7, static_cast<std::uint64_t>(row)) % vocab));
+    ids.push_back(static_cast<std::int32_t>(kernels::mix(seed_ + 7, static_cast<std::uint64_t>(token + 1)) % vocab));
   }
   for (int r = 1; r <= rows.decode_requests; ++r) last_rows.push_back(r * rows.query_tokens - 1);
   const int decode_rows = rows.decode_requests * rows.query_tokens;
@@ -214,6 +219,7 @@ void MoeMemory::make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Pla
   for (const std::size_t offset : experts) ubatch.plan_expert.push_back(offset == SIZE_MAX ? nullptr : base + offset);
   ubatch.ids = base + id_offset;
   ubatch.last_rows = base + last_offset;
+  ubatch.last_rows_host = last_rows;
   kernels::OpBatch& batch = ubatch.batch;
   batch.tokens = rows.tokens;
   batch.decode = {base + lens, base + table, rows.max_pages, rows.decode_requests, rows.query_tokens};
@@ -240,7 +246,22 @@ void MoeMemory::make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Pla
   ubatch.own = DeviceBuffer(z(dry.used()));
   kernels::Carver carver(ubatch.own.get());
   carve(carver);
-  fill(ubatch.initial, residual_bytes / 2, kernels::mix(seed_, 11));
+  fill_initial(ubatch);
+}
+
+void MoeMemory::fill_initial(const MoeUbatch& ubatch) {
+  // By token of the rank's batch, so run by run of consecutive ones.
+  const std::vector<std::int64_t>& tokens = ubatch.rows.token_of_row;
+  const std::int64_t width = dims_.hidden;
+  for (std::size_t begin = 0, end = 0; begin < tokens.size(); begin = end) {
+    for (end = begin + 1; end < tokens.size() && tokens[end] == tokens[end - 1] + 1;) ++end;
+    kernels::FillArgs args;
+    args.out = static_cast<std::byte*>(ubatch.initial) + static_cast<std::int64_t>(begin) * width * 2;
+    args.count = static_cast<std::int64_t>(end - begin) * width;
+    args.seed = kernels::mix(seed_, 11);
+    args.first = (tokens[begin] + 1) * width;
+    DBO_CUDA_CHECK(kernels::launch_fill(args, stream_.get()));
+  }
 }
 
 void MoeMemory::make_activations(const Linear& linear) {
@@ -300,29 +321,24 @@ void MoeMemory::make_scratch(const kernels::MoeDims& moe) {
 void MoeMemory::make_caches(std::int64_t budget, int layers) {
   const bool mla = dims_.attention.kind == AttentionKind::Mla;
   const std::int64_t row = cache_row_elements(dims_);
-  std::int64_t bytes = 0;
-  for (const MoeUbatch& ubatch : ubatches_) {
-    bytes += std::int64_t{ubatch.rows.pages} * kCachePageTokens * row * 2 * (mla ? 1 : 2);
-  }
+  const std::int64_t elements = std::int64_t{pages_.pages()} * kCachePageTokens * row;
+  const std::int64_t bytes = elements * 2 * (mla ? 1 : 2);
   int l2_bytes = 0, gpu = 0;
   DBO_CUDA_CHECK(cudaGetDevice(&gpu));
   DBO_CUDA_CHECK(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, gpu));
-  const int sets = kernels::ring_sets(layers, bytes, l2_bytes, budget);
+  // Three at least: a ubatch may be two layers ahead of one that still reads what it wrote.
+  const int sets = std::max(kernels::ring_sets(layers, bytes, l2_bytes, budget),
+                            static_cast<int>(std::min<std::int64_t>({3, layers, budget / bytes})));
   if (sets == 0) {
     throw InputError("one layer's cache takes " + std::to_string(bytes >> 20) + " MiB, more than the " +
                      std::to_string(budget >> 20) + " MiB there are for caches");
   }
   for (int i = 0; i < sets; ++i) {
-    auto& k = k_caches_.emplace_back();
-    auto& v = v_caches_.emplace_back();
-    for (std::size_t u = 0; u < ubatches_.size(); ++u) {
-      const std::int64_t elements = std::int64_t{ubatches_[u].rows.pages} * kCachePageTokens * row;
-      const std::uint64_t seed = kernels::mix(seed_ + 13, static_cast<std::uint64_t>(i) * 16 + u);
-      k.emplace_back(z(elements * 2));
-      fill(k.back().get(), elements, seed);
-      v.emplace_back(mla ? 0 : z(elements * 2));
-      if (!mla) fill(v.back().get(), elements, seed + 1);
-    }
+    const std::uint64_t seed = kernels::mix(seed_ + 13, static_cast<std::uint64_t>(i));
+    k_caches_.emplace_back(z(elements * 2));
+    fill(k_caches_.back().get(), elements, seed);
+    v_caches_.emplace_back(mla ? 0 : z(elements * 2));
+    if (!mla) fill(v_caches_.back().get(), elements, seed + 1);
   }
 }
 
@@ -331,9 +347,9 @@ const kernels::LayerWeights& MoeMemory::layer(int layer) const {
   return ring.sets[static_cast<std::size_t>(ordinal(plan_.shape, layer)) % ring.sets.size()];
 }
 
-kernels::KvCache MoeMemory::cache(int layer, int ubatch) const {
-  const std::size_t set = static_cast<std::size_t>(layer) % k_caches_.size(), u = static_cast<std::size_t>(ubatch);
-  return {k_caches_[set][u].get(), v_caches_[set][u].get(), ubatches_[u].rows.pages};
+kernels::KvCache MoeMemory::cache(int layer) const {
+  const std::size_t set = static_cast<std::size_t>(layer) % k_caches_.size();
+  return {k_caches_[set].get(), v_caches_[set].get(), pages_.pages()};
 }
 
 }  // namespace dbo::runtime

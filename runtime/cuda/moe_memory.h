@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/compute/ops.h"
@@ -22,6 +23,9 @@ struct MoeMemoryOptions {
   /// At least so many sets in a ring where they fit: for ops of one kind behind each other, which read less than a
   /// layer in turn.
   int least_sets = 2;
+  /// The rank's whole batch where the plan holds a part of it in each ubatch: a request cut in two has one place in the
+  /// cache. Absent: every ubatch's requests are requests of their own.
+  std::optional<UbatchLoad> whole;
 };
 
 /// One ubatch's arrays and activations.
@@ -32,6 +36,7 @@ struct MoeUbatch {
   std::vector<const std::int32_t*> plan_expert;  ///< [routing classes] device [tokens][top_k]
   const std::int32_t* ids = nullptr;             ///< device [tokens] for the embedding
   const std::int32_t* last_rows = nullptr;       ///< device [requests] rows that need logits
+  std::vector<std::int32_t> last_rows_host;      ///< the same
   void* initial = nullptr;                       ///< device [tokens][hidden] residual stream where nothing embeds
   void* logits = nullptr;                        ///< device bf16 [requests][vocab]
   std::int64_t logits_bytes = 0;
@@ -62,7 +67,7 @@ class MoeMemory {
   /// Weights of a layer: its set of the ring of MoE or of dense layers.
   const kernels::LayerWeights& layer(int layer) const;
   const kernels::LayerWeights& model() const { return model_; }
-  kernels::KvCache cache(int layer, int ubatch) const;
+  kernels::KvCache cache(int layer) const;
   const float* rope() const { return rope_.as<float>(); }
   const kernels::A0Scratch& a0() const { return a0_; }
   const kernels::A1Scratch& a1() const { return a1_; }
@@ -80,6 +85,7 @@ class MoeMemory {
   void make_ring(Ring& ring, kernels::WeightSet set, int layers, std::int64_t budget, std::uint64_t seed,
                  int first_expert);
   void make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Plan& plan, int plan_rank, const Router& router);
+  void fill_initial(const MoeUbatch& ubatch);
   void make_activations(const Linear& linear);
   void make_scratch(const kernels::MoeDims& moe);
   void make_caches(std::int64_t budget, int layers);
@@ -97,7 +103,8 @@ class MoeMemory {
   Ring moe_ring_, dense_ring_;
   kernels::LayerWeights model_;
   std::vector<MoeUbatch> ubatches_;
-  std::vector<std::vector<DeviceBuffer>> k_caches_, v_caches_;  ///< by ring position, ubatch
+  RequestPages pages_;
+  std::vector<DeviceBuffer> k_caches_, v_caches_;  ///< by ring position
   kernels::A0Scratch a0_;
   kernels::A1Scratch a1_;
   kernels::MlpScratch mlp_;

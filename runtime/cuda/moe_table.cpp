@@ -22,9 +22,8 @@ void check_plan(const Plan& plan, int ranks_here) {
     throw InputError("transport " + std::string(transport.name) +
                      " is simulated only: replay lsa-ht, lsa-ll, copy-engine or nccl, or stand-ins by --costs");
   }
-  if (ranks_here > plan.world.ranks || (ranks_here < plan.world.ranks && ranks_here > 2)) {
-    throw InputError("the plan has " + std::to_string(plan.world.ranks) +
-                     " ranks: real kernels play all of them, or one on one or two GPUs, not " +
+  if (ranks_here > plan.world.ranks) {
+    throw InputError("the plan has " + std::to_string(plan.world.ranks) + " ranks, there cannot be " +
                      std::to_string(ranks_here));
   }
   if (plan.transport == Transport::Nccl && ranks_here < plan.world.ranks) {
@@ -134,7 +133,8 @@ void MoeTable::connect(const RankSetup& setup, NcclComm* comm) {
   shape.slots = std::max(memory_->ubatches(), 1);
   layout_ = kernels::make_a2a_layout(shape);
   exchange_ = SymmetricBuffer(setup.group, comm, setup.gpu, layout_.total_bytes);
-  const int self = setup.group.rank(), next = (self + 1) % ranks_here_;
+  // Played peers: GPUs stand for each other's in pairs, an odd last one for its own.
+  const int self = setup.group.rank(), next = (self ^ 1) < ranks_here_ ? self ^ 1 : self;
   std::vector<std::int64_t> offsets;
   for (int rank = 0; rank < plan_.world.ranks; ++rank) {
     const int player = ranks_here_ == plan_.world.ranks ? rank : rank == plan_rank_ ? self : next;
@@ -238,7 +238,7 @@ OpLaunch MoeTable::compute_op(const LinearOp& op, OpKind kind) {
     args.buffers = u.buffers;
     args.scratch = memory_->a0();
     args.batch = u.batch;
-    args.cache = memory_->cache(op.layer, op.ubatch);
+    args.cache = memory_->cache(op.layer);
     args.rope = memory_->rope();
     args.add[0] = add[0];
     args.add[1] = add[1];
@@ -253,7 +253,7 @@ OpLaunch MoeTable::compute_op(const LinearOp& op, OpKind kind) {
     args.buffers = u.buffers;
     args.scratch = memory_->a1();
     args.batch = u.batch;
-    args.cache = memory_->cache(op.layer, op.ubatch);
+    args.cache = memory_->cache(op.layer);
     args.gate = plan_.shape.is_moe_layer(op.layer);
     args.plan_expert = args.gate ? u.plan_expert[static_cast<std::size_t>(router_.routing_class(op.layer))] : nullptr;
     args.sms = exact_sms(plan_.op(op.op).sms);
@@ -438,6 +438,22 @@ std::int64_t MoeTable::step_begin_ns() const {
   std::uint64_t begin = 0;
   DBO_CUDA_CHECK(cudaMemcpy(&begin, begin_.get() + kernels::kMailboxBeginOffset, sizeof begin, cudaMemcpyDeviceToHost));
   return static_cast<std::int64_t>(begin);
+}
+
+MoeLogits MoeTable::logits() const {
+  MoeLogits out;
+  out.width = memory_->dims().vocab;
+  for (int i = 0; i < memory_->ubatches(); ++i) {
+    const MoeUbatch& u = memory_->ubatch(i);
+    if (u.logits_bytes == 0) continue;
+    for (const std::int32_t row : u.last_rows_host)
+      out.token.push_back(u.rows.token_of_row[static_cast<std::size_t>(row)]);
+    const std::size_t before = out.bf16.size();
+    out.bf16.resize(before + static_cast<std::size_t>(u.logits_bytes) / 2);
+    DBO_CUDA_CHECK(cudaMemcpy(out.bf16.data() + before, u.logits, static_cast<std::size_t>(u.logits_bytes),
+                              cudaMemcpyDeviceToHost));
+  }
+  return out;
 }
 
 std::uint64_t MoeTable::output_hash() const {

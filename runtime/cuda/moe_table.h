@@ -25,6 +25,13 @@ struct MoeOptions {
   bool poison = false;
 };
 
+/// What a step's head computed: a row for each token that needs logits.
+struct MoeLogits {
+  std::vector<std::int64_t> token;  ///< of the rank's batch, by row
+  int width = 0;
+  std::vector<std::uint16_t> bf16;  ///< [rows][width]
+};
+
 /// A rank with the kernels of kernels/compute and kernels/a2a. With fewer ranks here than the plan has, every rank here
 /// plays the same rank of the plan, and the next one plays all of that rank's peers.
 class MoeTable final : public OpSource {
@@ -40,6 +47,8 @@ class MoeTable final : public OpSource {
 
   /// Hash of what the last step computed: logits, or, without a head, the residual stream and the last layer's outputs.
   std::uint64_t output_hash() const;
+  /// Of the last step; no rows without a head.
+  MoeLogits logits() const;
   /// For people: how peers' memory is reached, how many sets of weights and caches there are.
   const std::string& how() const { return how_; }
 
