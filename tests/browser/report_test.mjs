@@ -110,17 +110,13 @@ async function largeStaysSmooth(browser, folder) {
   const { page, errors } = await open(browser, `${folder}/large.html`);
   const ops = await page.evaluate(() => JSON.parse(document.getElementById("data").textContent).traces[0].ops.length / 9);
   ok(ops > 10000, `the large report has ${ops} ops`);
-  const slowest = await page.evaluate(async () => {
-    let worst = 0;
-    for (let i = 0; i < 20; ++i) {
-      document.getElementById(i % 2 ? "zoom-out" : "zoom-in").click();
-      const start = performance.now();
-      await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
-      worst = Math.max(worst, performance.now() - start);
-    }
-    return worst;
-  });
-  ok(slowest < 1000, `the slowest of 20 redraws took ${slowest.toFixed(0)} ms`);
+  // What keeps it smooth: ops narrower than a pixel are merged, so that a redraw costs pixels, not ops.
+  const [count, pixels] = await page.$eval("#predicted", canvas => [Number(canvas.dataset.drawn), canvas.clientWidth]);
+  const rows = 4;  // two ranks with a compute and a wire lane
+  ok(count < 2 * rows * pixels && count < ops, `the whole step draws ${count} of ${ops} ops on ${pixels} pixels`);
+  for (let i = 0; i < 8; ++i) await page.click("#zoom-in");
+  await settled(page);
+  ok((await drawn(page)) * 50 < ops, "zoomed in, only what is visible is drawn");
   equal(errors, [], "errors of the large page");
 }
 

@@ -126,15 +126,14 @@
       g.fillStyle = "#1b1f24";
       g.textAlign = "left";
       g.fillText(row.label, 6, y + ROW / 2, LABEL - 12);
-      let merged = -1, colour = null;
+      let merged = -1;  // up to where a narrow op would draw over one just drawn
       for (let i = firstVisible(row.ops); i < row.ops.length && row.ops[i].start < view.to; ++i) {
         const op = row.ops[i];
         const left = Math.max(LABEL, xOf(trace, op.start)), right = Math.min(LABEL + width(trace), xOf(trace, op.end));
-        if (right - left < 0.5 && left < merged && op.colour === colour) continue;
+        if (right - left < 1 && left < merged) continue;
         g.fillStyle = op.colour;
         g.fillRect(left, y, Math.max(0.5, right - left), ROW);
         merged = left + 0.5;
-        colour = op.colour;
         ++drawn;
         if (right - left > 26) {
           g.fillStyle = "#1b1f24";
