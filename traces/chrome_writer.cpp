@@ -226,7 +226,10 @@ class Writer {
     if (!shown) return;
     const std::string head =
         "{\"ph\":\"C\",\"name\":" + quoted(counter.name) + ",\"pid\":" + std::to_string(counter.rank + 1) + ",\"ts\":";
-    for (const auto& [time, value] : counter.points) {
+    auto points = counter.points;
+    const auto earlier = [](const auto& a, const auto& b) { return a.first < b.first; };
+    if (!std::is_sorted(points.begin(), points.end(), earlier)) std::stable_sort(points.begin(), points.end(), earlier);
+    for (const auto& [time, value] : points) {
       separate();
       out_.put(head);
       out_.micros(std::max<std::int64_t>(0, time.time_since_epoch().count() + shift_));

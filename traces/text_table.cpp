@@ -21,9 +21,10 @@ std::string decimal(std::int64_t value, int decimals) {
   std::int64_t scale = 1;
   for (int i = 0; i < decimals; ++i) scale *= 10;
   const std::int64_t size = value < 0 ? -value : value;
+  if (decimals == 0) return std::to_string(value);
   std::string fraction = std::to_string(size % scale);
   fraction.insert(0, static_cast<std::size_t>(decimals) - fraction.size(), '0');
-  return (value < 0 ? "-" : "") + std::to_string(size / scale) + (decimals > 0 ? "." + fraction : "");
+  return (value < 0 ? "-" : "") + std::to_string(size / scale) + "." + fraction;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "traces/json_scanner.h"
 #include "traces/raw_event.h"
 #include "traces/trace_file.h"
+#include "traces/trace_finish.h"
 
 namespace dbo {
 namespace {
@@ -21,13 +22,6 @@ std::string trimmed(std::string_view text) {
 
 bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
-}
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
 }
 
 /// What an event is, by its category.
@@ -226,7 +220,7 @@ class Reader {
 
   void handle_slice(bool has_dur) {
     if (!sound_time()) return;
-    const Class cls = class_of(lower(event_.category));
+    const Class cls = class_of(lower_case(event_.category));
     if (cls == Class::Trace) return skip("slice of the profiler itself");
     if (!has_dur) return skip("slice without dur");
     if (event_.dur_ns < 0) return skip("slice of negative length");
@@ -252,14 +246,8 @@ class Reader {
       case Class::Unknown:
         break;
     }
-    if (event_.stream >= 0 && event_.stream != RawEvent::kAbsent) return add_gpu(gpu_kind());
+    if (event_.stream >= 0 && event_.stream != RawEvent::kAbsent) return add_gpu(gpu_kind_of_name(event_.name));
     add_generic();
-  }
-
-  RawKind gpu_kind() const {
-    const std::string name = lower(event_.name.substr(0, 12));
-    if (name.rfind("memcpy", 0) == 0) return RawKind::Memcpy;
-    return name.rfind("memset", 0) == 0 ? RawKind::Memset : RawKind::Kernel;
   }
 
   RawSlice slice(RawKind kind) {
@@ -318,7 +306,7 @@ class Reader {
     op.layer = static_cast<std::int32_t>(bounded(event_.layer, -1, INT32_MAX, -1));
     op.ubatch = static_cast<std::int16_t>(bounded(event_.ubatch, 0, INT16_MAX, 0));
     op.kind = *kind;
-    const std::size_t lane = lane_id(event_.lane);
+    const std::size_t lane = lane_id(event_.lane.empty() ? "unnamed" : event_.lane);
     if (lane > UINT8_MAX) return skip("op slice beyond 256 lanes");
     op.lane = static_cast<std::uint8_t>(lane);
     op.name = trace_.names.add(*kind == OpKind::Other ? std::string_view(event_.name) : std::string_view(event_.op));
@@ -389,71 +377,7 @@ class Reader {
   void finish() {
     for (const auto& [row, stack] : open_)
       for (std::size_t i = 0; i < stack.size(); ++i) skip("beginning without an end", stack[i].offset);
-    for (RawRow& row : trace_.rows) {
-      const auto name = process_names_.find(row.pid);
-      if (name != process_names_.end()) row.process = name->second;
-    }
-    if (trace_.own())
-      place_counters();
-    else
-      trace_.counters.clear();
-    find_gpu_rows();
-    rebase();
-  }
-
-  /// A counter belongs to the rank whose op slices share its process.
-  void place_counters() {
-    std::map<std::string, std::int32_t> rank_of_pid;
-    for (std::size_t i = 0; i < trace_.ops.size(); ++i)
-      rank_of_pid.emplace(trace_.rows[trace_.op_rows[i]].pid, trace_.ops[i].rank);
-    for (std::size_t i = 0; i < trace_.counters.size(); ++i) {
-      const auto rank = rank_of_pid.find(counter_pids_[i]);
-      if (rank != rank_of_pid.end()) trace_.counters[i].rank = rank->second;
-    }
-  }
-
-  /// Slices that say nothing of a GPU may still lie on threads called "stream 7".
-  void find_gpu_rows() {
-    if (any_gpu_) return;
-    bool any = false;
-    for (RawRow& row : trace_.rows) {
-      row.gpu = lower(row.thread).rfind("stream", 0) == 0;
-      any = any || row.gpu;
-    }
-    if (!any) return;
-    const auto is_host = [&](const RawSlice& slice) { return !trace_.rows[slice.row].gpu; };
-    const auto kept = std::remove_if(trace_.slices.begin(), trace_.slices.end(), is_host);
-    trace_.host_events += trace_.slices.end() - kept;
-    trace_.slices.erase(kept, trace_.slices.end());
-    for (RawSlice& slice : trace_.slices) {
-      event_.name = trace_.names[slice.name];
-      slice.kind = gpu_kind();
-    }
-  }
-
-  void rebase() {
-    std::int64_t base = INT64_MAX;
-    for (const RawSlice& slice : trace_.slices) base = std::min(base, slice.start_ns);
-    if (trace_.own()) {
-      // Our files count from the step's start; only an epoch, were one there, would have to go.
-      std::int64_t first = INT64_MAX;
-      for (const TraceOp& op : trace_.ops) first = std::min(first, op.start.time_since_epoch().count());
-      constexpr std::int64_t kEpochLike = std::int64_t{20} * 365 * 24 * 3600 * 1'000'000'000;
-      base = first > kEpochLike ? first : 0;
-    }
-    if (base == INT64_MAX || base == 0) return;
-    trace_.base_ns = base;
-    for (RawSlice& slice : trace_.slices) slice.start_ns -= base;
-    for (RawCall& call : trace_.calls) call.start_ns -= base;
-    for (RawSync& sync : trace_.syncs) sync.start_ns -= base;
-    for (RawRange& range : trace_.ranges) range.start_ns -= base;
-    for (RawArrowEnd& end : trace_.arrows) end.time_ns -= base;
-    for (TraceOp& op : trace_.ops) {
-      op.start -= Ns{base};
-      op.end -= Ns{base};
-    }
-    for (TraceCounter& counter : trace_.counters)
-      for (auto& point : counter.points) point.first -= Ns{base};
+    finish_raw_trace(trace_, process_names_, counter_pids_, any_gpu_);
   }
 
   JsonScanner& scanner_;
