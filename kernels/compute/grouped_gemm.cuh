@@ -11,6 +11,7 @@
 namespace dbo::kernels::grouped {
 
 inline constexpr int kTileM = 128;
+inline constexpr int kTileN = 256;
 inline constexpr int kTileK = 64;    // one row of a tile is 128 bytes: the swizzle's width
 inline constexpr int kBoxRows = 32;  // A is copied in boxes of 32 rows, so that small experts do not fetch 128
 inline constexpr int kThreads = 384;
@@ -28,9 +29,8 @@ struct Params {
   std::uint32_t* sm_ids;
 };
 
-template <int kTileN>
 struct Shape {
-  static constexpr int kStages = kTileN == 256 ? 4 : 6;
+  static constexpr int kStages = 4;
   static constexpr int kABytes = kTileM * kTileK * 2;
   static constexpr int kBBytes = kTileN * kTileK * 2;
   static constexpr int kStageBytes = kABytes + kBBytes;
@@ -48,7 +48,6 @@ struct Tile {
 };
 
 /// Walks the tiles of this block.
-template <int kTileN>
 class Walk {
  public:
   __device__ Walk(const std::int32_t* row_start, const std::int32_t* unit_start, int experts, int n)
@@ -90,8 +89,7 @@ class Walk {
 };
 
 /// Copies the offsets to shared memory and forms the running count of units. The first warp adds up.
-template <int kTileN>
-__device__ void load_offsets(const Params& p, std::int32_t* row_start, std::int32_t* unit_start) {
+__device__ inline void load_offsets(const Params& p, std::int32_t* row_start, std::int32_t* unit_start) {
   for (int i = static_cast<int>(threadIdx.x); i <= p.experts; i += kThreads) row_start[i] = p.offset[i];
   __syncthreads();
   if (threadIdx.x < 32) {
@@ -99,7 +97,7 @@ __device__ void load_offsets(const Params& p, std::int32_t* row_start, std::int3
     const int each = (p.experts + 31) / 32;
     const int begin = min(lane * each, p.experts), end = min(begin + each, p.experts);
     int sum = 0;
-    for (int e = begin; e < end; ++e) sum += Walk<kTileN>::units(row_start[e + 1] - row_start[e], p.n);
+    for (int e = begin; e < end; ++e) sum += Walk::units(row_start[e + 1] - row_start[e], p.n);
     int before = sum;
     for (int d = 1; d < 32; d *= 2) {
       const int other = __shfl_up_sync(0xffffffffu, before, d);
@@ -108,20 +106,19 @@ __device__ void load_offsets(const Params& p, std::int32_t* row_start, std::int3
     before -= sum;
     for (int e = begin; e < end; ++e) {
       unit_start[e] = before;
-      before += Walk<kTileN>::units(row_start[e + 1] - row_start[e], p.n);
+      before += Walk::units(row_start[e + 1] - row_start[e], p.n);
     }
     if (end == p.experts && begin < end) unit_start[p.experts] = before;
   }
 }
 
-template <int kTileN>
 __device__ __forceinline__ void produce(const CUtensorMap* map_a, const CUtensorMap* map_w, const Params& p,
                                         std::uint32_t shared, const std::int32_t* row_start,
                                         const std::int32_t* unit_start) {
-  using S = Shape<kTileN>;
+  using S = Shape;
   const std::uint32_t full = shared + S::kBarriers, empty = full + S::kStages * 8;
   const int k_tiles = (p.k + kTileK - 1) / kTileK;
-  Walk<kTileN> walk(row_start, unit_start, p.experts, p.n);
+  Walk walk(row_start, unit_start, p.experts, p.n);
   Tile tile;
   std::uint32_t stage = 0, parity = 1;
   while (walk.next(tile)) {
@@ -154,7 +151,7 @@ __device__ __forceinline__ float silu(float x) {
 
 /// Writes a warp's 16 rows, 64 columns at a time, through its staging area: the accumulator layout gives each thread 4
 /// bytes of a row, global memory wants 16.
-template <int kTileN, bool kSwiGlu>
+template <bool kSwiGlu>
 __device__ __forceinline__ void store(const float (&d)[kTileN / 2], const Params& p, const Tile& tile, int warp_row,
                                       std::uint32_t staging) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -207,10 +204,10 @@ __device__ __forceinline__ void store(const float (&d)[kTileN / 2], const Params
   }
 }
 
-template <int kTileN, bool kSwiGlu>
+template <bool kSwiGlu>
 __device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, const std::int32_t* row_start,
                                         const std::int32_t* unit_start) {
-  using S = Shape<kTileN>;
+  using S = Shape;
   const std::uint32_t full = shared + S::kBarriers, empty = full + S::kStages * 8;
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // the first warpgroup produces
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -219,7 +216,7 @@ __device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, c
   const auto release = [&](std::uint32_t stage) {
     if (lane == 0) sm90::barrier_arrive(empty + stage * 8);
   };
-  Walk<kTileN> walk(row_start, unit_start, p.experts, p.n);
+  Walk walk(row_start, unit_start, p.experts, p.n);
   Tile tile;
   std::uint32_t stage = 0, parity = 0;
   float d[kTileN / 2];
@@ -235,11 +232,7 @@ __device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, c
 #pragma unroll
         for (int step = 0; step < kTileK / 16; ++step) {
           const std::uint32_t accumulate = k > 0 || step > 0;
-          if constexpr (kTileN == 256) {
-            sm90::wgmma_256(d, desc_a + step * 2, desc_b + step * 2, accumulate);
-          } else {
-            sm90::wgmma_128(d, desc_a + step * 2, desc_b + step * 2, accumulate);
-          }
+          sm90::wgmma_256(d, desc_a + step * 2, desc_b + step * 2, accumulate);
         }
         sm90::wgmma_commit();
         if (k > 0) {
@@ -255,8 +248,8 @@ __device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, c
       sm90::wgmma_wait<0>();
       sm90::fence_registers(d);
       release(previous);
-      store<kTileN, kSwiGlu>(d, p, tile, group * 64 + (warp % 4) * 16,
-                             shared + S::kStaging + static_cast<std::uint32_t>(warp * kStagingBytes));
+      store<kSwiGlu>(d, p, tile, group * 64 + (warp % 4) * 16,
+                     shared + S::kStaging + static_cast<std::uint32_t>(warp * kStagingBytes));
     } else {
       for (int k = 0; k < k_tiles; ++k) {
         sm90::barrier_wait(full + stage * 8, parity);
@@ -270,11 +263,11 @@ __device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, c
   }
 }
 
-template <int kTileN, bool kSwiGlu>
+template <bool kSwiGlu>
 __global__ void __launch_bounds__(kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                         const __grid_constant__ Params p) {
-  using S = Shape<kTileN>;
+  using S = Shape;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const std::uint32_t shared = sm90::shared_address(shared_memory);
   auto* const row_start = reinterpret_cast<std::int32_t*>(shared_memory + S::kOffsets);
@@ -290,24 +283,24 @@ __global__ void __launch_bounds__(kThreads, 1)
     sm90::prefetch_tensor_map(&map_w);
     if (p.sm_ids != nullptr) p.sm_ids[blockIdx.x] = sm90::sm_id();
   }
-  load_offsets<kTileN>(p, row_start, unit_start);
+  load_offsets(p, row_start, unit_start);
   __syncthreads();
   if (threadIdx.x < 128) {
     sm90::registers_decrease<40>();
-    if (threadIdx.x == 0) produce<kTileN>(&map_a, &map_w, p, shared, row_start, unit_start);
+    if (threadIdx.x == 0) produce(&map_a, &map_w, p, shared, row_start, unit_start);
   } else {
     sm90::registers_increase<232>();
-    consume<kTileN, kSwiGlu>(p, shared, row_start, unit_start);
+    consume<kSwiGlu>(p, shared, row_start, unit_start);
   }
 }
 
-template <int kTileN, bool kSwiGlu>
+template <bool kSwiGlu>
 cudaError_t prepare() {
-  return cudaFuncSetAttribute(grouped_gemm_kernel<kTileN, kSwiGlu>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              Shape<kTileN>::kSharedBytes);
+  return cudaFuncSetAttribute(grouped_gemm_kernel<kSwiGlu>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              Shape::kSharedBytes);
 }
 
-template <int kTileN, bool kSwiGlu>
+template <bool kSwiGlu>
 cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
   const Params params{.offset = args.offset,
                       .row_map = args.row_map,
@@ -317,9 +310,8 @@ cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
                       .n = args.n,
                       .k = args.k,
                       .sm_ids = args.sm_ids};
-  grouped_gemm_kernel<kTileN, kSwiGlu>
-      <<<static_cast<unsigned>(args.sms), kThreads, Shape<kTileN>::kSharedBytes, stream>>>(native(args.a),
-                                                                                           native(args.w), params);
+  grouped_gemm_kernel<kSwiGlu><<<static_cast<unsigned>(args.sms), kThreads, Shape::kSharedBytes, stream>>>(
+      native(args.a), native(args.w), params);
   return cudaGetLastError();
 }
 

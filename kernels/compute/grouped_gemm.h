@@ -11,13 +11,17 @@
 
 namespace dbo::kernels {
 
-/// Tile of one kernel variant: rows of A (tokens) by columns of C (rows of W).
+/// Kernel variants, by what the columns of their matrix products are.
 enum class GroupedTile : std::uint8_t {
-  Columns256,  ///< 128 tokens x 256 columns, blocks take tiles in turns
-  Columns128,  ///< 128 tokens x 128 columns
-  Tokens256,   ///< up to 256 tokens (in steps of 32) x 128 columns, blocks draw tiles from a counter
-  Tokens128,
-  Tokens64,
+  Columns,  ///< columns of C: tiles of 128 tokens x 256 columns, blocks take them in turns
+  Tokens,   ///< tokens: tiles of 256 columns of C x up to 192 tokens, blocks draw them from a counter
+};
+
+/// How the Tokens variant goes about its work, for measurements. Results do not depend on it.
+struct GroupedTuning {
+  int most_tokens = 192;  ///< of a tile, a multiple of 16
+  int prefetch = 0;       ///< steps of 64 along K that the L2 fetches weights ahead
+  bool stagger = true;    ///< one warpgroup starts two steps behind the other
 };
 
 /// What the epilogue does with the accumulators.
@@ -37,9 +41,10 @@ struct GroupedGemmArgs {
   int n = 0;                              ///< rows of W per expert, a multiple of 8 (of 16 for SwiGlu)
   int k = 0;                              ///< a multiple of 8
   int sms = 0;                            ///< blocks launched, one per SM
-  GroupedTile tile = GroupedTile::Columns256;
+  GroupedTile tile = GroupedTile::Columns;
   GroupedEpilogue epilogue = GroupedEpilogue::Store;
-  std::int32_t* ticket = nullptr;   ///< [2] counters of the launch, zero before and after it (Tokens tiles)
+  std::int32_t* ticket = nullptr;  ///< [2] counters of the launch, zero before and after it (Tokens)
+  GroupedTuning tuning = {};
   std::uint32_t* sm_ids = nullptr;  ///< [sms] gets the SM of each block; null: not recorded
 };
 
@@ -47,7 +52,7 @@ struct GroupedGemmArgs {
 [[nodiscard]] cudaError_t make_grouped_a_map(const TensorMapEncoder& encoder, const void* a, std::int64_t max_rows,
                                              int k, TensorMap& map);
 [[nodiscard]] cudaError_t make_grouped_w_map(const TensorMapEncoder& encoder, const void* w, int experts, int n, int k,
-                                             GroupedTile tile, TensorMap& map);
+                                             TensorMap& map);
 
 /// Sets what the kernels need once per device (shared-memory limits). Call before the first launch.
 [[nodiscard]] cudaError_t prepare_grouped_gemm();
@@ -56,10 +61,7 @@ struct GroupedGemmArgs {
 /// written; no other byte is. The result does not depend on `sms` or `tile`.
 [[nodiscard]] cudaError_t launch_grouped_gemm(const GroupedGemmArgs& args, cudaStream_t stream);
 
-/// Tiles a launch walks through; with `sms` blocks it takes ceil(tiles / sms) rounds.
-std::int64_t grouped_tiles(std::int64_t rows, int n, GroupedTile tile);
-
 /// The variant expected to be fastest when every expert gets about `rows_per_expert` rows.
-GroupedTile choose_grouped_tile(int experts, std::int64_t rows_per_expert, int n, int sms);
+GroupedTile choose_grouped_tile(std::int64_t rows_per_expert);
 
 }  // namespace dbo::kernels

@@ -104,7 +104,7 @@ const char* find_unsupported(const LayerDims& d) {
   }
   if (d.moe.routed_experts > 0) {
     if (d.moe.routed_experts > kMaxExperts) return "the router is built for at most 512 experts";
-    if (d.experts_per_rank < 1 || d.experts_per_rank > kMaxLocalExperts) return "a rank holds 1 to 512 experts";
+    if (d.experts_per_rank < 1 || d.experts_per_rank > kMaxLocalExperts) return "a rank holds 1 to 480 experts";
     if (d.moe.top_k < 1 || d.moe.top_k > kMaxTopK) return "top_k must be 1 to 16";
     if (d.moe.groups > 1 && d.moe.group_top_k < d.moe.groups &&
         router_lanes_per_group(d.moe.routed_experts, d.moe.groups) == 0) {

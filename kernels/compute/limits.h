@@ -17,7 +17,7 @@ inline constexpr int kMlaQk = kMlaNope + kMlaRope;
 inline constexpr int kMlaV = 128;
 inline constexpr int kGqaHeadDim = 128;
 
-inline constexpr int kMaxLocalExperts = 512;  ///< experts one grouped GEMM can serve: offsets are kept in shared memory
+inline constexpr int kMaxLocalExperts = 480;  ///< experts one grouped GEMM can serve: tile counts are kept in shared memory
 inline constexpr int kIndexBlocks = 64;       ///< thread blocks that sort received rows by expert
 inline constexpr int kTickets = 4;            ///< counters of op MLP's two grouped GEMMs
 inline constexpr int kMaxExperts = 512;       ///< routed experts a router can choose from

@@ -436,7 +436,7 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   up.n = 2 * width;
   up.k = hidden;
   up.sms = sms;
-  up.tile = choose_grouped_tile(experts, hint, up.n, sms);
+  up.tile = choose_grouped_tile(hint);
   up.epilogue = GroupedEpilogue::SwiGlu;
   up.ticket = args.scratch.ticket;
   up.sm_ids = args.sm_ids;
@@ -450,7 +450,7 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   down.n = hidden;
   down.k = width;
   down.sms = sms;
-  down.tile = choose_grouped_tile(experts, hint, down.n, sms);
+  down.tile = choose_grouped_tile(hint);
   down.ticket = args.scratch.ticket + 2;
   down.sm_ids = args.sm_ids == nullptr ? nullptr : args.sm_ids + sms;
 
@@ -481,14 +481,12 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
       })
       .then([&] { return make_grouped_a_map(context.encoder, args.scratch.sorted, args.max_rows, hidden, up.a); })
       .then([&] {
-        return make_grouped_w_map(context.encoder, args.weights[Tensor::ExpertUp], experts, up.n, hidden, up.tile,
-                                  up.w);
+        return make_grouped_w_map(context.encoder, args.weights[Tensor::ExpertUp], experts, up.n, hidden, up.w);
       })
       .then([&] { return launch_grouped_gemm(up, stream); })
       .then([&] { return make_grouped_a_map(context.encoder, args.scratch.hidden, args.max_rows, width, down.a); })
       .then([&] {
-        return make_grouped_w_map(context.encoder, args.weights[Tensor::ExpertDown], experts, hidden, width, down.tile,
-                                  down.w);
+        return make_grouped_w_map(context.encoder, args.weights[Tensor::ExpertDown], experts, hidden, width, down.w);
       })
       .then([&] { return launch_grouped_gemm(down, stream); });
   if (rank_major) {

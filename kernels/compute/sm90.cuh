@@ -60,6 +60,14 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t bar, std::uint32_t pa
   }
 }
 
+/// The same without giving up. Two roles of a kernel that can both trap share the instructions of the trap, which keeps
+/// the compiler from giving either role more registers than the kernel starts with; so of two that wait for each other
+/// only one may give up.
+__device__ __forceinline__ void barrier_wait_always(std::uint32_t bar, std::uint32_t parity) {
+  while (!barrier_try_wait(bar, parity)) {
+  }
+}
+
 /// Barrier `id` (1 to 15) among `threads` threads of the block.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -89,6 +97,14 @@ __device__ __forceinline__ void tma_load_3d(std::uint32_t dst, const CUtensorMap
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
       "[%2];" ::"r"(dst),
       "l"(reinterpret_cast<std::uint64_t>(map)), "r"(bar), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
+/// Asks the L2 for a box.
+__device__ __forceinline__ void tma_prefetch_2d(const CUtensorMap* map, int x, int y) {
+  asm volatile(
+      "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(reinterpret_cast<std::uint64_t>(map)),
+      "r"(x), "r"(y)
       : "memory");
 }
 

@@ -10,10 +10,11 @@
 namespace dbo::kernels::sm90 {
 
 /// Operand in shared memory, 128-byte swizzle, tile base a multiple of 1024 bytes: rows of 64 elements (128 bytes), K
-/// contiguous. Eight rows are 1024 bytes apart from the next eight. A step of 16 along K adds 32 to the address.
-__device__ __forceinline__ std::uint64_t k_major_descriptor(std::uint32_t address) {
+/// contiguous. Eight rows, themselves packed, are `group_bytes` apart from the next eight. A step of 16 along K adds 32
+/// to the address.
+__device__ __forceinline__ std::uint64_t k_major_descriptor(std::uint32_t address, std::uint32_t group_bytes = 1024) {
   return static_cast<std::uint64_t>((address & 0x3ffffu) >> 4) | (std::uint64_t{1} << 16) |
-         (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{1} << 62);
+         (static_cast<std::uint64_t>(group_bytes >> 4) << 32) | (std::uint64_t{1} << 62);
 }
 
 /// Operand whose M or N is contiguous, 128-byte swizzle: blocks of 64 columns lie `block_bytes` apart, each as rows (K)

@@ -1,4 +1,4 @@
-// The warpgroup product of wgmma.cuh for every width that is a multiple of 32, chosen by a template argument.
+// The warpgroup product of wgmma.cuh for every width that is a multiple of 16 up to 192, chosen by a template argument.
 #pragma once
 
 #include <cstdint>
@@ -8,29 +8,34 @@ namespace dbo::kernels::sm90 {
 // wgmma_n<kN>(d, a, b, accumulate): d[64 x kN] = (accumulate ? d : 0) + a[64 x 16] b[kN x 16]^T, both K-major in shared
 // memory; the first kN / 2 numbers of `d` are used.
 //
-// Operand lists in pieces of 16, the accumulators of 32 columns.
-#define DBO_NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define DBO_NAMES_1 DBO_NAMES_0 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define DBO_NAMES_2 DBO_NAMES_1 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define DBO_NAMES_3 DBO_NAMES_2 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define DBO_NAMES_4 DBO_NAMES_3 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define DBO_NAMES_5 DBO_NAMES_4 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define DBO_NAMES_6 \
-  DBO_NAMES_5 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define DBO_NAMES_7 \
-  DBO_NAMES_6 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+// Operand lists in pieces of 8, the accumulators of 16 columns.
+#define DBO_NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define DBO_NAMES_1 DBO_NAMES_0 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define DBO_NAMES_2 DBO_NAMES_1 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define DBO_NAMES_3 DBO_NAMES_2 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define DBO_NAMES_4 DBO_NAMES_3 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define DBO_NAMES_5 DBO_NAMES_4 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define DBO_NAMES_6 DBO_NAMES_5 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define DBO_NAMES_7 DBO_NAMES_6 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define DBO_NAMES_8 DBO_NAMES_7 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define DBO_NAMES_9 DBO_NAMES_8 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define DBO_NAMES_10 DBO_NAMES_9 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define DBO_NAMES_11 DBO_NAMES_10 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define DBO_SUMS(i)                                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
-      "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]), "+f"(d[i + 11]), "+f"(d[i + 12]),      \
-      "+f"(d[i + 13]), "+f"(d[i + 14]), "+f"(d[i + 15])
+      "+f"(d[i + 7])
 #define DBO_SUMS_0 DBO_SUMS(0)
-#define DBO_SUMS_1 DBO_SUMS_0, DBO_SUMS(16)
-#define DBO_SUMS_2 DBO_SUMS_1, DBO_SUMS(32)
-#define DBO_SUMS_3 DBO_SUMS_2, DBO_SUMS(48)
-#define DBO_SUMS_4 DBO_SUMS_3, DBO_SUMS(64)
-#define DBO_SUMS_5 DBO_SUMS_4, DBO_SUMS(80)
-#define DBO_SUMS_6 DBO_SUMS_5, DBO_SUMS(96)
-#define DBO_SUMS_7 DBO_SUMS_6, DBO_SUMS(112)
+#define DBO_SUMS_1 DBO_SUMS_0, DBO_SUMS(8)
+#define DBO_SUMS_2 DBO_SUMS_1, DBO_SUMS(16)
+#define DBO_SUMS_3 DBO_SUMS_2, DBO_SUMS(24)
+#define DBO_SUMS_4 DBO_SUMS_3, DBO_SUMS(32)
+#define DBO_SUMS_5 DBO_SUMS_4, DBO_SUMS(40)
+#define DBO_SUMS_6 DBO_SUMS_5, DBO_SUMS(48)
+#define DBO_SUMS_7 DBO_SUMS_6, DBO_SUMS(56)
+#define DBO_SUMS_8 DBO_SUMS_7, DBO_SUMS(64)
+#define DBO_SUMS_9 DBO_SUMS_8, DBO_SUMS(72)
+#define DBO_SUMS_10 DBO_SUMS_9, DBO_SUMS(80)
+#define DBO_SUMS_11 DBO_SUMS_10, DBO_SUMS(88)
 
 // The last three are the numbers of the operands behind the accumulators.
 #define DBO_WGMMA_N(width, piece, first, second, third)                                                              \
@@ -43,14 +48,18 @@ namespace dbo::kernels::sm90 {
                  : DBO_SUMS_##piece                                                                                  \
                  : "l"(a), "l"(b), "r"(accumulate));                                                                 \
   }
-DBO_WGMMA_N(32, 0, 16, 17, 18)
-DBO_WGMMA_N(64, 1, 32, 33, 34)
-DBO_WGMMA_N(96, 2, 48, 49, 50)
-DBO_WGMMA_N(128, 3, 64, 65, 66)
-DBO_WGMMA_N(160, 4, 80, 81, 82)
-DBO_WGMMA_N(192, 5, 96, 97, 98)
-DBO_WGMMA_N(224, 6, 112, 113, 114)
-DBO_WGMMA_N(256, 7, 128, 129, 130)
+DBO_WGMMA_N(16, 0, 8, 9, 10)
+DBO_WGMMA_N(32, 1, 16, 17, 18)
+DBO_WGMMA_N(48, 2, 24, 25, 26)
+DBO_WGMMA_N(64, 3, 32, 33, 34)
+DBO_WGMMA_N(80, 4, 40, 41, 42)
+DBO_WGMMA_N(96, 5, 48, 49, 50)
+DBO_WGMMA_N(112, 6, 56, 57, 58)
+DBO_WGMMA_N(128, 7, 64, 65, 66)
+DBO_WGMMA_N(144, 8, 72, 73, 74)
+DBO_WGMMA_N(160, 9, 80, 81, 82)
+DBO_WGMMA_N(176, 10, 88, 89, 90)
+DBO_WGMMA_N(192, 11, 96, 97, 98)
 
 #undef DBO_WGMMA_N
 #undef DBO_SUMS
@@ -62,6 +71,10 @@ DBO_WGMMA_N(256, 7, 128, 129, 130)
 #undef DBO_SUMS_5
 #undef DBO_SUMS_6
 #undef DBO_SUMS_7
+#undef DBO_SUMS_8
+#undef DBO_SUMS_9
+#undef DBO_SUMS_10
+#undef DBO_SUMS_11
 #undef DBO_NAMES_0
 #undef DBO_NAMES_1
 #undef DBO_NAMES_2
@@ -70,5 +83,9 @@ DBO_WGMMA_N(256, 7, 128, 129, 130)
 #undef DBO_NAMES_5
 #undef DBO_NAMES_6
 #undef DBO_NAMES_7
+#undef DBO_NAMES_8
+#undef DBO_NAMES_9
+#undef DBO_NAMES_10
+#undef DBO_NAMES_11
 
 }  // namespace dbo::kernels::sm90

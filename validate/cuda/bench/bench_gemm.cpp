@@ -23,13 +23,25 @@ struct Shape {
   GroupedEpilogue epilogue;
 };
 
-constexpr GroupedTile kTiles[] = {GroupedTile::Columns256, GroupedTile::Columns128, GroupedTile::Tokens256,
-                                  GroupedTile::Tokens128, GroupedTile::Tokens64};
-constexpr const char* kTileNames[] = {"256 col", "128 col", "256 tok", "128 tok", "64 tok"};
-constexpr std::size_t kTileCount = std::size(kTiles);
+/// Kernel and how it goes about its work.
+struct Variant {
+  const char* name;
+  GroupedTile tile;
+  kernels::GroupedTuning tuning = {};
+};
+constexpr Variant kVariants[] = {{"columns", GroupedTile::Columns},
+                                 {"tokens", GroupedTile::Tokens},
+                                 {"tok 128", GroupedTile::Tokens, {128}},
+                                 {"tok pf 6", GroupedTile::Tokens, {192, 6}},
+                                 {"tok even", GroupedTile::Tokens, {192, 0, false}}};
+constexpr std::size_t kVariantCount = std::size(kVariants);
 
-std::size_t index_of(GroupedTile tile) {
-  return static_cast<std::size_t>(std::find(std::begin(kTiles), std::end(kTiles), tile) - std::begin(kTiles));
+/// The variant that op MLP would run.
+std::size_t chosen_variant(std::int64_t rows_per_expert) {
+  const GroupedTile tile = kernels::choose_grouped_tile(rows_per_expert);
+  return static_cast<std::size_t>(
+      std::find_if(std::begin(kVariants), std::end(kVariants), [&](const Variant& v) { return v.tile == tile; }) -
+      std::begin(kVariants));
 }
 
 /// Inputs of the largest case, in as many weight sets as exceed three L2.
@@ -51,7 +63,8 @@ class Experts {
   }
 
   /// Rows of each expert; with the clock meanwhile if asked for.
-  Session::Timed time(const std::vector<int>& rows, GroupedTile tile, int sms, int replays, bool clock = false) const {
+  Session::Timed time(const std::vector<int>& rows, const Variant& variant, int sms, int replays,
+                      bool clock = false) const {
     std::vector<std::int32_t> offset{0};
     for (const int r : rows) offset.push_back(offset.back() + r);
     const Memory offsets = upload(offset), ticket = upload({0, 0});
@@ -59,8 +72,7 @@ class Experts {
     for (std::size_t i = 0; i < w_.size(); ++i) {
       kernels::GroupedGemmArgs& g = args[i];
       DBO_BENCH_CHECK(kernels::make_grouped_a_map(encoder_, a_.get(), most_rows_, shape_.k, g.a));
-      DBO_BENCH_CHECK(
-          kernels::make_grouped_w_map(encoder_, w_[i].get(), shape_.experts, shape_.n, shape_.k, tile, g.w));
+      DBO_BENCH_CHECK(kernels::make_grouped_w_map(encoder_, w_[i].get(), shape_.experts, shape_.n, shape_.k, g.w));
       g.offset = offsets.as<std::int32_t>();
       g.c = c_.get();
       g.c_stride = shape_.epilogue == GroupedEpilogue::SwiGlu ? shape_.n / 2 : shape_.n;
@@ -68,7 +80,8 @@ class Experts {
       g.n = shape_.n;
       g.k = shape_.k;
       g.sms = sms;
-      g.tile = tile;
+      g.tile = variant.tile;
+      g.tuning = variant.tuning;
       g.ticket = ticket.as<std::int32_t>();
       g.epilogue = shape_.epilogue;
     }
@@ -98,27 +111,26 @@ std::vector<std::string> measure(Session& session, const Experts& experts, const
   const auto used = static_cast<double>(std::count_if(rows.begin(), rows.end(), [](int r) { return r > 0; }));
   const double flops = 2.0 * static_cast<double>(total) * shape.n * shape.k;
   const double bytes = 2.0 * (used * shape.n * shape.k + static_cast<double>(total * (shape.k + out_columns)));
-  double us[kTileCount];
-  for (std::size_t i = 0; i < kTileCount; ++i) {
-    us[i] = experts.time(rows, kTiles[i], session.sms(), replays).seconds * 1e6;
+  double us[kVariantCount];
+  for (std::size_t i = 0; i < kVariantCount; ++i) {
+    us[i] = experts.time(rows, kVariants[i], session.sms(), replays).seconds * 1e6;
   }
-  const std::size_t chosen =
-      index_of(kernels::choose_grouped_tile(shape.experts, total / shape.experts, shape.n, session.sms()));
-  const std::size_t best = static_cast<std::size_t>(std::min_element(us, us + kTileCount) - us);
+  const std::size_t chosen = chosen_variant(total / shape.experts);
+  const std::size_t best = static_cast<std::size_t>(std::min_element(us, us + kVariantCount) - us);
   // One dense product of the same rows, beside it in time: clocks move.
   const double dense = flops / session.time_dense(static_cast<int>(total), shape.n, shape.k, replays);
   const double bound = std::max(flops / session.dense_flops_per_s(), bytes / session.copy_bytes_per_s()) * 1e6;
   std::vector<std::string> cells;
   for (const double t : us) cells.push_back(number(t, 1));
-  cells.insert(cells.end(), {kTileNames[chosen], number(flops / us[chosen] * 1e-6, 0),
+  cells.insert(cells.end(), {kVariants[chosen].name, number(flops / us[chosen] * 1e-6, 0),
                              number(bytes / us[chosen] * 1e-6, 2), number(dense * 1e-12, 0),
-                             number(bound / us[chosen], 3), kTileNames[best], number(bound / us[best], 3)});
+                             number(bound / us[chosen], 3), kVariants[best].name, number(bound / us[best], 3)});
   return cells;
 }
 
 std::vector<std::string> columns(const char* first) {
   std::vector<std::string> c{first};
-  for (const char* name : kTileNames) c.push_back(std::string("us ") + name);
+  for (const Variant& v : kVariants) c.push_back(std::string("us ") + v.name);
   for (const char* name : {"chosen", "TFLOP/s", "TB/s", "cuBLAS", "of bound", "best", "of bound"}) c.push_back(name);
   return c;
 }
@@ -164,21 +176,22 @@ void staircase_table(Session& session, const kernels::TensorMapEncoder& encoder,
   const Shape shape{"staircase", 4, 4096, 7168, GroupedEpilogue::SwiGlu};
   const std::vector<int> rows(4, 512);  // 4 x 64 = 256 tiles of either kind
   const Experts experts(session, encoder, shape, 512);
-  Table table(
-      "grouped GEMM over SMs: 4 experts, 512 rows each, n 4096, k 7168",
-      {"SMs", "rounds", "us col", "us/round", "MHz", "kcycles/round", "us tok", "us/round", "MHz", "kcycles/round"},
-      options.csv);
+  Table table("grouped GEMM over SMs: 4 experts, 512 rows each, n 4096, k 7168",
+              {"SMs", "rounds", "us col", "us/round", "MHz", "kcycles/round", "rounds", "us tok 128", "us/round", "MHz",
+               "kcycles/round"},
+              options.csv);
   const std::vector<int> counts = options.quick ? std::vector<int>{132, 128, 126, 108, 86, 84, 64}
                                                 : std::vector<int>{132, 128, 126, 124, 120, 116, 112, 108, 104, 100, 96,
                                                                    92,  88,  86,  84,  80,  76,  72,  68,  66,  64};
   for (const int sms : counts) {
     if (sms > session.sms()) continue;
-    const std::int64_t tiles = shape.experts * kernels::grouped_tiles(512, shape.n, GroupedTile::Columns256);
-    const auto rounds = static_cast<double>((tiles + sms - 1) / sms);
-    std::vector<std::string> cells{std::to_string(sms), number(rounds, 0)};
-    for (const GroupedTile tile : {GroupedTile::Columns256, GroupedTile::Tokens256}) {
-      const Session::Timed t = experts.time(rows, tile, sms, options.quick ? 5 : 9, true);
-      cells.insert(cells.end(), {number(t.seconds * 1e6, 1), number(t.seconds * 1e6 / rounds, 1),
+    std::vector<std::string> cells{std::to_string(sms)};
+    for (const Variant& variant : {kVariants[0], kVariants[2]}) {
+      // 256 tiles of either kind; of tokens, a last round of at most half of the blocks is half a round.
+      const bool half = variant.tile == GroupedTile::Tokens && 256 % sms * 2 <= sms;
+      const double rounds = 256 / sms + (256 % sms == 0 ? 0.0 : half ? 0.5 : 1.0);
+      const Session::Timed t = experts.time(rows, variant, sms, options.quick ? 5 : 9, true);
+      cells.insert(cells.end(), {number(rounds, 1), number(t.seconds * 1e6, 1), number(t.seconds * 1e6 / rounds, 1),
                                  number(t.clock_hz * 1e-6, 0), number(t.seconds * t.clock_hz * 1e-3 / rounds, 1)});
     }
     table.row(cells);

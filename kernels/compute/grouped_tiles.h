@@ -1,0 +1,114 @@
+// How the grouped GEMM with tokens as columns cuts its work into tiles: the same arithmetic in the kernel and in tests.
+// Plain C++.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define DBO_TILES_FUNCTION __host__ __device__ __forceinline__
+#else
+#define DBO_TILES_FUNCTION inline
+#endif
+
+namespace dbo::kernels {
+
+/// Rows of weights of a tile, and of a half tile.
+inline constexpr int kTokenTileRows = 256;
+inline constexpr int kTokenTileHalf = kTokenTileRows / 2;
+/// Most tokens of a tile, and what its width is rounded up to.
+inline constexpr int kTokenTileMost = 192;
+inline constexpr int kTokenTileStep = 16;
+
+DBO_TILES_FUNCTION int tiles_up(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+struct TokenTile {
+  int token = 0;   ///< first row of A
+  int tokens = 0;  ///< 0: no tile
+  int column = 0;  ///< first of the product's columns, in the expert
+  int rows = 0;    ///< of weights: kTokenTileRows or kTokenTileHalf
+  int expert = 0;
+  int part = 0;  ///< of the expert's tokens; all parts read the same weights
+};
+
+/// An expert's tokens in even parts of at most `most`.
+struct TokenParts {
+  int parts = 0;
+  int each = 0;  ///< tokens of a part; the last has what is left
+
+  DBO_TILES_FUNCTION TokenParts(int tokens, int most)
+      : parts(tiles_up(tokens, most)), each(parts > 0 ? tiles_up(tokens, parts) : 0) {}
+  /// Columns of the widest part as the kernel multiplies them.
+  DBO_TILES_FUNCTION int width() const { return tiles_up(each, kTokenTileStep) * kTokenTileStep; }
+};
+
+/// All tiles of a launch, numbered so that wide ones come first: blocks draw them in that order, and what is left for
+/// the last ones is small. When the last round would keep at most half of the blocks busy, or is of narrower tiles
+/// than the first, its tiles are cut in two along the weights.
+class TokenTiles {
+ public:
+  /// `offset` [experts + 1] first row of each expert; `order` [experts] experts by falling width of their parts;
+  /// `start` [experts + 1] tiles of the experts before it in that order.
+  DBO_TILES_FUNCTION TokenTiles(const std::int32_t* offset, const std::uint16_t* order, const std::int32_t* start,
+                                int experts, int n, int most, int blocks)
+      : offset_(offset), order_(order), start_(start), n_(n), most_(most) {
+    const int whole = start[experts], last = whole % blocks;
+    bool halve = last > 0 && 2 * last <= blocks;
+    if (last > 0 && !halve) {
+      int i = experts - 1;
+      while (start[i] > whole - last) --i;
+      halve = 4 * parts_of(0).width() > 5 * parts_of(i).width();
+    }
+    first_half_ = halve ? whole - last : whole;
+    count_ = halve ? whole + last : whole;
+  }
+
+  static DBO_TILES_FUNCTION int count_of(int tokens, int n, int most) {
+    return TokenParts(tokens, most).parts * tiles_up(n, kTokenTileRows);
+  }
+
+  DBO_TILES_FUNCTION int count() const { return count_; }
+
+  /// Numbers of one caller only grow.
+  DBO_TILES_FUNCTION TokenTile find(int number) {
+    const bool half = number >= first_half_;
+    const int piece = half ? (number - first_half_) % 2 : 0;
+    const int whole = half ? first_half_ + (number - first_half_) / 2 : number;
+    while (start_[at_ + 1] <= whole) ++at_;
+    const int expert = order_[at_], local = whole - start_[at_];
+    const int first = offset_[expert], tokens = offset_[expert + 1] - first;
+    const TokenParts cut(tokens, most_);
+    const int row_tiles = tiles_up(n_, kTokenTileRows);
+    // Parts vary fastest inside a band, so that the blocks at work at one time form a near square: each weight tile
+    // leaves HBM once, and the band of tokens stays in L2.
+    const int band = local / (kBand * row_tiles), in_band = local - band * kBand * row_tiles;
+    const int band_parts = kBand < cut.parts - band * kBand ? kBand : cut.parts - band * kBand;
+    TokenTile tile;
+    tile.part = band * kBand + in_band % band_parts;
+    tile.token = first + tile.part * cut.each;
+    const int left = tokens - tile.part * cut.each;
+    tile.tokens = left < cut.each ? left : cut.each;
+    tile.column = in_band / band_parts * kTokenTileRows + piece * kTokenTileHalf;
+    tile.rows = half ? kTokenTileHalf : kTokenTileRows;
+    tile.expert = expert;
+    return tile;
+  }
+
+ private:
+  static constexpr int kBand = 12;
+
+  DBO_TILES_FUNCTION TokenParts parts_of(int at) const {
+    const int expert = order_[at];
+    return TokenParts(offset_[expert + 1] - offset_[expert], most_);
+  }
+
+  const std::int32_t* offset_;
+  const std::uint16_t* order_;
+  const std::int32_t* start_;
+  int n_, most_;
+  int first_half_ = 0, count_ = 0;
+  int at_ = 0;
+};
+
+}  // namespace dbo::kernels

@@ -1,8 +1,0 @@
-#include "kernels/compute/grouped_tokens.cuh"
-
-namespace dbo::kernels::grouped_tokens {
-
-template cudaError_t prepare<64>();
-template cudaError_t launch<64>(const GroupedGemmArgs&, cudaStream_t);
-
-}  // namespace dbo::kernels::grouped_tokens

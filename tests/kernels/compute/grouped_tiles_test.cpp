@@ -1,0 +1,111 @@
+#include "kernels/compute/grouped_tiles.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+using namespace dbo::kernels;
+
+namespace {
+
+/// What the kernel plans before it starts, by the standard library.
+struct Planned {
+  std::vector<std::int32_t> offset{0}, start{0};
+  std::vector<std::uint16_t> order;
+  int n, most, blocks;
+
+  Planned(const std::vector<int>& rows, int columns, int most_tokens, int block_count)
+      : order(rows.size()), n(columns), most(most_tokens), blocks(block_count) {
+    for (const int r : rows) offset.push_back(offset.back() + r);
+    std::iota(order.begin(), order.end(), std::uint16_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      const auto width = [&](int e) { return TokenParts(rows[static_cast<std::size_t>(e)], most).width(); };
+      return width(a) > width(b);
+    });
+    for (const int e : order) {
+      start.push_back(start.back() + TokenTiles::count_of(rows[static_cast<std::size_t>(e)], n, most));
+    }
+  }
+  TokenTiles tiles() const {
+    return TokenTiles(offset.data(), order.data(), start.data(), static_cast<int>(order.size()), n, most, blocks);
+  }
+};
+
+const std::vector<std::vector<int>> kRows = {{128},
+                                             {1},
+                                             {0, 0, 0},
+                                             {0, 5, 0, 130, 64, 0},
+                                             {7, 33, 257, 1, 96},
+                                             {2048, 2048},
+                                             {753, 376, 251, 188, 150, 125, 107, 94},
+                                             {100033, 1}};
+
+}  // namespace
+
+TEST_CASE("grouped tiles: every row of every expert meets every column exactly once, whatever the blocks") {
+  for (const std::vector<int>& rows : kRows) {
+    for (const int n : {8, 128, 136, 256, 264, 1408}) {
+      for (const int most : {64, 128, 192}) {
+        for (const int blocks : {1, 3, 64, 132}) {
+          const Planned plan(rows, n, most, blocks);
+          TokenTiles tiles = plan.tiles();
+          // Columns in pieces of 128, the finest that tiles are cut to.
+          const int pieces = tiles_up(n, kTokenTileHalf);
+          std::vector<std::vector<int>> seen(static_cast<std::size_t>(plan.offset.back()),
+                                             std::vector<int>(static_cast<std::size_t>(pieces), 0));
+          if (rows[0] > 10000 && (n > 256 || blocks == 3)) continue;
+          int previous = 1 << 30;
+          for (int i = 0; i < tiles.count(); ++i) {
+            const TokenTile t = tiles.find(i);
+            REQUIRE(t.tokens > 0);
+            REQUIRE(t.tokens <= most);
+            REQUIRE(t.token >= plan.offset[static_cast<std::size_t>(t.expert)]);
+            REQUIRE(t.token + t.tokens <= plan.offset[static_cast<std::size_t>(t.expert) + 1]);
+            const int width = TokenParts(rows[static_cast<std::size_t>(t.expert)], most).width();
+            REQUIRE(width <= previous);  // wide first
+            previous = width;
+            for (int row = t.token; row < t.token + t.tokens; ++row) {
+              for (int c = t.column; c < std::min(t.column + t.rows, n); c += kTokenTileHalf) {
+                ++seen[static_cast<std::size_t>(row)][static_cast<std::size_t>(c / kTokenTileHalf)];
+              }
+            }
+          }
+          bool once = true;
+          for (const auto& row : seen) once = once && std::all_of(row.begin(), row.end(), [](int s) { return s == 1; });
+          CHECK_MESSAGE(once, "experts " << rows.size() << ", n " << n << ", most " << most << ", blocks " << blocks);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("grouped tiles: a last round of at most half the blocks is cut in two, a fuller one is not") {
+  // 8 experts of 256 tokens in two parts, 28 tiles of columns: 448 = 3 x 132 + 52.
+  const Planned cut(std::vector<int>(8, 256), 7168, 192, 132);
+  TokenTiles tiles = cut.tiles();
+  CHECK(tiles.count() == 3 * 132 + 2 * 52);
+  CHECK(tiles.find(395).rows == kTokenTileRows);
+  CHECK(tiles.find(396).rows == kTokenTileHalf);
+  // 8 x 2 x 16 = 256 = 132 + 124.
+  CHECK(Planned(std::vector<int>(8, 256), 4096, 192, 132).tiles().count() == 256);
+  // 128 tiles on 64 blocks: nothing is left over.
+  CHECK(Planned(std::vector<int>(8, 192), 4096, 192, 64).tiles().count() == 128);
+}
+
+TEST_CASE("grouped tiles: where narrow tiles end a launch that began with wide ones, they are halved") {
+  // 8 experts, 1 / 1 to 1 / 8 of 753: 13 parts of 16 tiles are 208 = 132 + 76, the widest 192, the last 128 and less.
+  const Planned plan({753, 376, 251, 188, 150, 125, 107, 94}, 4096, 192, 132);
+  CHECK(plan.tiles().count() == 208 + 76);
+}
+
+TEST_CASE("grouped tiles: parts of an expert are even") {
+  const TokenParts two(257, 192);
+  CHECK(two.parts == 2);
+  CHECK(two.each == 129);
+  CHECK(two.width() == 144);
+  CHECK(TokenParts(0, 192).width() == 0);
+  CHECK(TokenParts(192, 192).parts == 1);
+  CHECK(TokenParts(193, 192).each == 97);
+}
