@@ -36,9 +36,6 @@ struct OpDemand {
   std::int32_t tiles = 0;  ///< thread blocks of its longest kernel, for waves; 0: not quantised
   /// Share of its time that takes longer on fewer SMs, in 1/1024 (0: a kernel that only waits for memory).
   std::int32_t sm_share = 1024;
-  /// How much longer it takes beside the other sort (compute beside a comm kernel that moves data with SMs, and the
-  /// reverse) for reasons that shared rates do not explain, in 1/1024 of its time.
-  std::int32_t beside = 0;
   Ns block{};                ///< longest time one of its thread blocks keeps an SM; 0: too short to wait for
   bool cooperative = false;  ///< needs all its SMs at once to start
 };
@@ -55,7 +52,8 @@ struct OpCost {
   Ns time{};
   /// Receives only: from the end of the slowest send to the arrival of the last byte at this rank, ports free.
   Ns wire{};
-  /// The same as `time` with work on the other lane all along; 0: not slowed. Contention only.
+  /// The same as `time` beside the other sort all along: compute beside a comm kernel that moves data with SMs, and the
+  /// reverse; at most `time`: not slowed. Contention only, shared memory bandwidth included.
   Ns beside{};
   /// Comm kernels that block the host: from the moment every rank has started it until the host knows the counts.
   Ns notify{};

@@ -61,7 +61,7 @@ void ContendedRun::append_rank(const Rank& rank, const Actor* actors, int mark, 
     if (actor.state > State::Sms) time(actor.start);
     if (it.tag != kNone) tags.push_back(it.tag);
     if (actor.state == State::Running) {
-      value(actor.left, actor.speed, actor.shared, actor.limit);
+      value(actor.left, actor.speed, actor.on_sms, actor.unshared, actor.limit);
       time(actor.since);
       if (rank.record >= 0)
         for (const std::int64_t lost : lost_[static_cast<std::size_t>(rank.record) * stride_ + lane]) value(lost);
@@ -81,7 +81,7 @@ void ContendedRun::append_rank(const Rank& rank, const Actor* actors, int mark, 
   if (rank.unknown > 0) time(rank.horizon);
   if (wire.state != State::Done && wire.next != kNever) time(wire.next);
   if (wire.state == State::Running) {
-    value(wire.left, wire.speed, wire.shared, wire.limit);
+    value(wire.left, wire.speed, wire.unshared, wire.limit);
     time(wire.since);
   }
   for (const Flight& flight : rank.flights) {

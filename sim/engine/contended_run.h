@@ -45,8 +45,8 @@ class ContendedRun {
     std::int64_t front = 0;  ///< when its lane is free
     const Share* share = nullptr;
     std::uint32_t item = 0;
-    std::int32_t speed = 0;  ///< -1: not yet set
-    std::int32_t shared = 0;
+    std::int32_t speed = 0;                 ///< -1: not yet set
+    std::int32_t on_sms = 0, unshared = 0;  ///< Runner's sm_speed and unshared since `since`
     std::int32_t sm_speed = kFullSpeed;
     std::int32_t held = 0;  ///< SMs
     State state = State::Event;

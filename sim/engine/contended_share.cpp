@@ -33,10 +33,11 @@ void ContendedRun::retime(Rank& rank, Actor* actors) {
       } else {
         actor.next = actor.speed == 0 ? kNever : rank.now + ceil_div(actor.left, actor.speed);
       }
-    } else if (actor.limit != runner.limit || actor.shared != runner.shared) {
+    } else if (actor.limit != runner.limit || actor.unshared != runner.unshared || actor.on_sms != runner.sm_speed) {
       settle(rank, actors, a, rank.now);
     }
-    actor.shared = static_cast<std::int32_t>(runner.shared);
+    actor.on_sms = static_cast<std::int32_t>(runner.sm_speed);
+    actor.unshared = static_cast<std::int32_t>(runner.unshared);
     actor.limit = runner.limit;
     if (rank.short_sms > 0 && a < lanes_) set_release(rank, actors, actor);
   }
@@ -51,24 +52,22 @@ void ContendedRun::settle(Rank& rank, Actor* actors, std::size_t actor_index, st
   actor.left = std::max<std::int64_t>(actor.left - passed * actor.speed, 0);
   if (rank.record < 0 || actor.speed == kFullSpeed) return;
   Lost& lost = lost_[static_cast<std::size_t>(rank.record) * stride_ + actor_index];
-  lost[static_cast<std::size_t>(SlowCause::Beside)] += passed * (actor.shared - actor.speed);
-  const auto add = [&](SlowCause cause) {
-    lost[static_cast<std::size_t>(cause)] += passed * (kFullSpeed - actor.shared);
+  const auto add = [&](SlowCause cause, std::int64_t from, std::int64_t to) {
+    lost[static_cast<std::size_t>(cause)] += passed * (from - to);
   };
+  add(SlowCause::Sms, kFullSpeed, actor.on_sms);
+  add(SlowCause::Beside, actor.on_sms, actor.unshared);
   switch (actor.limit) {
     case Limit::None:
       break;
-    case Limit::Sms:
-      add(SlowCause::Sms);
-      break;
     case Limit::Hbm:
-      add(SlowCause::Hbm);
+      add(SlowCause::Hbm, actor.unshared, actor.speed);
       break;
     case Limit::Link:
-      add(SlowCause::Link);
+      add(SlowCause::Link, actor.unshared, actor.speed);
       break;
     case Limit::Nic:
-      add(SlowCause::Nic);
+      add(SlowCause::Nic, actor.unshared, actor.speed);
       break;
   }
 }

@@ -13,7 +13,7 @@ bool asks(const OpCost& cost, const MachineRates& machine) {
   const WireTraffic& w = cost.wire_traffic;
   return (machine.sms > 0 && d.sms > 0) || (machine.hbm_bytes_per_s > 0 && (d.hbm_bytes > 0 || w.hbm_bytes > 0)) ||
          (machine.link_bytes_per_s > 0 && (d.link_bytes > 0 || w.link_bytes > 0)) ||
-         (machine.nic_bytes_per_s > 0 && (d.nic_bytes > 0 || w.nic_bytes > 0)) || d.beside > 0;
+         (machine.nic_bytes_per_s > 0 && (d.nic_bytes > 0 || w.nic_bytes > 0)) || cost.beside > cost.time;
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ Share op_share(const Plan& plan, const OpDef& op, const OpCost& cost, const Mach
   share.hbm = share_of(demand.hbm_bytes, cost.time, machine.hbm_bytes_per_s);
   share.link = share_of(demand.link_bytes, cost.time, machine.link_bytes_per_s);
   share.nic = share_of(demand.nic_bytes, cost.time, machine.nic_bytes_per_s);
-  share.beside = static_cast<std::int32_t>((kFullSpeed * 1024) / (1024 + std::max(demand.beside, 0)));
+  if (cost.beside > cost.time)
+    share.beside = static_cast<std::int32_t>(cost.time.count() * kFullSpeed / cost.beside.count());
   if (machine.sms > 0) {
     share.sms = std::clamp(demand.sms, 0, machine.sms);
     share.most_sms = std::min(share.sms, partition_limit(plan, op));
@@ -117,12 +118,19 @@ void share_out(Runner* runners, int count) {
   bool comm = false, compute = false;
   std::int64_t asked[3] = {0, 0, 0};
   for (int i = 0; i < count; ++i) {
-    Runner& runner = runners[i];
-    runner.speed = runner.sm_speed;
-    runner.limit = runner.sm_speed < kFullSpeed ? Limit::Sms : Limit::None;
+    const Runner& runner = runners[i];
     comm = comm || runner.comm;
     compute = compute || runner.compute;
     for (int r = 0; r < 3; ++r) asked[r] += runner.share->*kResources[r];
+  }
+  const bool beside = comm && compute;
+  for (int i = 0; i < count; ++i) {
+    Runner& runner = runners[i];
+    runner.unshared = runner.sm_speed;
+    if (beside && (runner.comm || runner.compute) && runner.sm_speed > 0)
+      runner.unshared = std::max<std::int64_t>((runner.sm_speed * runner.share->beside) >> kSpeedBits, 1);
+    runner.speed = runner.unshared;
+    runner.limit = Limit::None;
   }
   for (int r = 0; r < 3; ++r) {
     if (asked[r] <= kFullSpeed) continue;
@@ -131,13 +139,6 @@ void share_out(Runner* runners, int count) {
     } else {
       divide(runners, count, kResources[r], kLimits[r]);
     }
-  }
-  const bool beside = comm && compute;
-  for (int i = 0; i < count; ++i) {
-    Runner& runner = runners[i];
-    runner.shared = runner.speed;
-    if (beside && (runner.comm || runner.compute) && runner.speed > 0)
-      runner.speed = std::max<std::int64_t>((runner.speed * runner.share->beside) >> kSpeedBits, 1);
   }
 }
 

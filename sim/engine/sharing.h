@@ -32,8 +32,8 @@ Share wire_share(const OpCost& cost, const MachineRates& machine);
 /// takes grows once the SMs cannot carry the traffic; the longer of the two counts, and the rest stays. 0 SMs: 0.
 std::int64_t sm_speed(const Share& share, std::int32_t held, const MachineRates& machine);
 
-/// What limits an op. None: it runs at full speed.
-enum class Limit : std::uint8_t { None, Sms, Hbm, Link, Nic };
+/// The shared resource that limits an op, if one does.
+enum class Limit : std::uint8_t { None, Hbm, Link, Nic };
 
 /// One running op as share_out sees it.
 struct Runner {
@@ -41,14 +41,16 @@ struct Runner {
   std::int64_t sm_speed = kFullSpeed;  ///< what its SMs allow
   bool comm = false;                   ///< moves data with SMs: compute beside it is slowed, and it by compute
   bool compute = false;
-  std::int64_t speed = kFullSpeed;   ///< out
-  std::int64_t shared = kFullSpeed;  ///< out: speed before the loss beside the other sort
-  Limit limit = Limit::None;         ///< out
+  std::int64_t speed = kFullSpeed;     ///< out
+  std::int64_t unshared = kFullSpeed;  ///< out: speed if there were enough of every resource
+  Limit limit = Limit::None;           ///< out
 };
 
 /// Sets the speeds of `count` running ops. Each resource is shared fairly (nobody gets more than it asks for at full
-/// speed, the rest is equal); an op runs at the lowest of its speeds. Demands count in full even for an op that another
-/// resource slows: so no op that leaves ever slows another, and what they take together never exceeds what there is.
+/// speed, the rest is equal); an op runs at the lowest of what they and its SMs, with the loss beside the other sort,
+/// allow: that loss holds what two sorts of traffic cost each other, so it is not added to a shortage of memory.
+/// Demands count in full even for an op that another resource slows: so no op that leaves ever slows another, and what
+/// they take together never exceeds what there is.
 void share_out(Runner* runners, int count);
 
 }  // namespace dbo

@@ -112,7 +112,7 @@ CostTable unequal_costs(const Plan& plan, int groups, bool shared) {
             cost.time.count() * (comm ? 1400 : 1600 + static_cast<std::int64_t>(mix_below(4, draw++, 2000)));
         cost.demand.link_bytes = comm ? cost.time.count() * 160 : 0;
         cost.demand.tiles = comm ? 0 : 448;
-        cost.demand.beside = comm ? 200 : 100;
+        cost.beside = cost.time * (comm ? 12 : 11) / 10;
       }
   return costs;
 }

@@ -15,6 +15,7 @@ struct LaneOp {
   LaneId lane = kComputeLane;
   int us = 0;
   OpDemand demand;
+  int beside_us = 0;
 };
 
 /// Every op once, in the order given; D and C are comm kernels of all ranks.
@@ -62,6 +63,7 @@ inline LanePlan lane_plan(const std::vector<LaneOp>& ops, const MachineRates& ma
   for (int r = 0; r < ranks; ++r)
     for (OpId op = 0; op < plan.ops.size(); ++op) {
       costs.at(r, 0, 0, op).time = Ns{ops[op].us * 1000};
+      costs.at(r, 0, 0, op).beside = Ns{ops[op].beside_us * 1000};
       costs.at(r, 0, 0, op).demand = ops[op].demand;
     }
   return {std::move(plan), std::move(costs)};

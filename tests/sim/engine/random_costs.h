@@ -44,12 +44,10 @@ inline OpDemand random_demand(const OpDef& op, const OpCost& cost, Draw& draw) {
   if (is_comm(op.kind)) {
     d.link_bytes = ns * draw.below(100);
     d.nic_bytes = ns * draw.below(40);
-    d.beside = static_cast<int>(draw.below(300));
     d.cooperative = is_collective(op.kind) && draw.one_in(3);
   } else {
     d.tiles = draw.one_in(2) ? static_cast<int>(draw.below(1000)) : 0;
     d.sm_share = static_cast<int>(draw.below(1025));
-    d.beside = static_cast<int>(draw.below(400));
     d.block = Ns{draw.below(ns + 1)};
   }
   return d;
@@ -91,6 +89,7 @@ inline RandomCase random_case(const ScheduleName& schedule, const RandomOptions&
           if (is_collective(out.plan.ops[op].kind)) cost.notify = cost.time / 3;
           if (!options.demands) continue;
           cost.demand = random_demand(out.plan.ops[op], cost, draw);
+          if (draw.one_in(2)) cost.beside = cost.time * (100 + draw.below(40)) / 100;
           const std::int64_t wire = cost.wire.count();
           cost.wire_traffic = {wire * draw.below(300), wire * draw.below(60), wire * draw.below(40)};
         }

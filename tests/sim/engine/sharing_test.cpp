@@ -151,13 +151,19 @@ TEST_CASE("sharing: compute and communication beside each other lose what overla
   // D takes 1/4 longer beside compute, X 1/1 longer beside D: D 40 us at 4/5 = 50 us; X at half speed for those.
   LanePlan p = fakes::lane_plan(
       {{"X", OpKind::Other, kComputeLane, 100, demand(112)}, {"D", OpKind::D, kCommLane, 40, demand(20)}}, kMachine);
-  p.cost("X").demand.beside = 1024;
-  p.cost("D").demand.beside = 256;
+  p.cost("X").beside = Ns{200000};
+  p.cost("D").beside = Ns{50000};
   const std::vector<OpTimes> t = times_of(p);
   CHECK(t[1].end == 50001);  // 4/5 is rounded down to 2^-20, the end up
   CHECK(t[0].end == 125001);
   CHECK(lost(t[0], SlowCause::Beside) == 25001);
   CHECK(lost(t[1], SlowCause::Beside) == 10001);
+  // The loss holds shared memory: both ask for 3/4 of it, so that D gets 2/3 of its speed, X no less than its half.
+  p.cost("X").demand.hbm_bytes = 75'000'000;
+  p.cost("D").demand.hbm_bytes = 30'000'000;
+  CHECK(times_of(p)[1].end == 60001);
+  CHECK(times_of(p)[0].end == 130001);
+  p.cost("X").demand.hbm_bytes = p.cost("D").demand.hbm_bytes = 0;
   // Copy engines take no SMs: nobody is disturbed.
   p.cost("D").demand.sms = 0;
   CHECK(times_of(p)[0].end == 100000);
