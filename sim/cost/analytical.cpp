@@ -61,8 +61,6 @@ class Builder {
             OwnCosts& own) const;
   OpContext context(int rank, int layer, int ubatch, const RoutedLoad& routed) const;
   void assume(CostTable& table) const;
-  int sms_of(const OpDef& op) const;
-  bool beside() const;
   const UbatchLoad* load_of(int rank, int ubatch) const {
     const Load& load = plan_.loads[static_cast<std::size_t>(load_of_rank_[static_cast<std::size_t>(rank)])];
     const auto u = static_cast<std::size_t>(ubatch);
@@ -140,14 +138,13 @@ void Builder::fill(CostTable& table, int group, int rank, int layer_class, int u
       cost = known->second;
       continue;
     }
-    const int sms = sms_of(def);
+    const int sms = pool_sms(plan_, def, machine_.gpu);
     if (is_compute(def.kind)) {
       cost = price_compute(def.kind, c, machine_, sms);
     } else if (is_comm(def.kind)) {
       cost = price_exchange(def.kind, exchange, rank, machine_, sms);
     }
     if (hook_) hook_({&def, &c, &exchange, rank, sms}, cost);
-    if (beside()) cost.time = std::max(cost.time, cost.beside);
     if (shared) own.emplace(std::pair{load, op}, cost);
   }
 }
@@ -170,26 +167,16 @@ CostTable Builder::build() {
     }
   }
   table.host = machine_.host;
+  table.machine = machine_.shared_rates();
   assume(table);
   return table;
-}
-
-/// Whether compute and communication of the plan run side by side most of the time.
-bool Builder::beside() const {
-  return machine_.always_beside && plan_.sm.comm > 0 && plan_ubatches(plan_) > 1;
-}
-
-/// A kernel that ignores the limit still finds the SMs of communication taken while that runs.
-int Builder::sms_of(const OpDef& op) const {
-  const int sms = pool_sms(plan_, op, machine_.gpu);
-  return beside() && op.sms == SmPool::All ? std::max(sms - plan_.sm.comm, 1) : sms;
 }
 
 void Builder::assume(CostTable& table) const {
   std::vector<std::string>& say = table.assumptions;
   say.emplace_back("Op times are a roofline with achieved-rate factors fitted to published measurements.");
-  say.emplace_back(beside() ? "Each op is priced as if the other lane were busy beside it all the time."
-                            : "Each op is priced as if it ran alone on its SMs.");
+  say.emplace_back(
+      "Ops that run side by side share SMs, memory bandwidth and ports; each is priced as if it ran alone first.");
   if (plan_.routing.kind == RoutingKind::Balanced) say.emplace_back("Every expert receives equally many rows.");
   if (plan_.shape.mtp_layers > 0)
     say.emplace_back("Draft (MTP) passes are left out; query tokens beyond the first are verified in the step.");

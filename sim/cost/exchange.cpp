@@ -130,6 +130,9 @@ ExchangeTime exchange_time(const RankTraffic& traffic, const PortBytes& slowest,
   const bool stored = copies && spec.transport != Transport::CopyEngine;
   time.send_port_bytes = stored ? own.near : 0;
   time.wire_port_bytes = far ? own.far : stored ? 0 : own.near;
+  time.wire_link_bytes = stored ? 0 : own.near;
+  time.wire_nic_bytes = own.far;
+  time.wire_hbm_bytes = 2 * (time.wire_link_bytes + time.wire_nic_bytes);
   time.send_hbm_bytes = own.near + own.far;
   time.recv_hbm_bytes = received;
   time.whole_hbm_bytes = f.hbm_per_byte * (own.near + own.far);

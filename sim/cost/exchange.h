@@ -29,7 +29,9 @@ struct ExchangeTime {
   double whole = 0;                                 ///< one comm kernel, from the moment every rank has started it
   double notify = 0;                                ///< of that, until the host knows the counts
   double send_port_bytes = 0, wire_port_bytes = 0;  ///< near data that the send stores; what the wire carries
+  double wire_link_bytes = 0, wire_nic_bytes = 0;   ///< of that, over the scale-up port and over the NIC
   double send_hbm_bytes = 0, recv_hbm_bytes = 0, whole_hbm_bytes = 0;
+  double wire_hbm_bytes = 0;  ///< read for others and written by others meanwhile
 };
 
 /// `payload`: bytes of one token. `traffic`: this rank's of the dispatch; a combine moves the same the other way.

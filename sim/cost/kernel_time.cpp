@@ -125,6 +125,7 @@ KernelTime kernel_time(const KernelWork& work, const GpuSpec& gpu, const Compute
   const double memory = memory_seconds(time.hbm_bytes, gpu, f, rate, sms);
   const double longer = floor + std::max(arithmetic, memory) + f.kernel_gap_s * (work.kernels - 1);
   time.seconds = longer + loss * std::min(arithmetic, memory);
+  time.sm_seconds = arithmetic;
   time.beside_seconds = longer + beside * std::min(arithmetic, memory);
   return time;
 }

@@ -10,6 +10,7 @@ namespace dbo {
 struct KernelTime {
   double seconds = 0;
   double beside_seconds = 0;  ///< with a comm kernel running beside it all along
+  double sm_seconds = 0;      ///< of arithmetic, whether or not it is what the kernel waits for
   double tiles = 0;           ///< thread blocks' worth of output tiles; 0 when it is not made of tiles
   double hbm_bytes = 0;       ///< read and written
 };

@@ -11,6 +11,16 @@ int MachineSpec::link_domain(const World& world) const {
   return std::min(limit / world.ranks_per_node * world.ranks_per_node, world.ranks);
 }
 
+MachineRates MachineSpec::shared_rates() const {
+  const auto rate = [](double bytes_per_s) { return static_cast<std::int64_t>(bytes_per_s + 0.5); };
+  const ComputeFactors& f = rates().compute;
+  return {.sms = gpu.sms,
+          .hbm_bytes_per_s = rate(gpu.hbm_bytes_per_s * f.hbm),
+          .sm_bytes_per_s = rate(f.sm_bytes_per_s),
+          .link_bytes_per_s = rate(gpu.link_bytes_per_s),
+          .nic_bytes_per_s = rate(nic_bytes_per_s())};
+}
+
 double MachineSpec::nic_bytes_per_s() const {
   return fabric.nic_bytes_per_s > 0 ? fabric.nic_bytes_per_s : gpu.nic_bytes_per_s;
 }

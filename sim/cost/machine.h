@@ -12,11 +12,10 @@ struct MachineSpec {
   FabricSpec fabric;
   HostCosts host;
   const CostFactors* factors = nullptr;  ///< null: the ones that ship
-  /// Prices the ops of a split step with SMs set aside for communication as running beside each other throughout: for
-  /// an engine that does not work contention out itself.
-  bool always_beside = false;
 
   const CostFactors& rates() const { return factors != nullptr ? *factors : default_factors(); }
+  /// What the ops of one rank share.
+  MachineRates shared_rates() const;
   /// Ranks that share scale-up links, of a world's.
   int link_domain(const World& world) const;
   double nic_bytes_per_s() const;

@@ -14,6 +14,10 @@ std::int64_t whole(double number) {
   return static_cast<std::int64_t>(number + 0.5);
 }
 
+bool is_core(KernelWork::Kind kind) {
+  return kind == KernelWork::Kind::DecodeCore || kind == KernelWork::Kind::PrefillCore;
+}
+
 double payload_of(const ModelShape& shape, bool dispatch) {
   return dispatch ? dispatch_bytes(shape) : combine_bytes(shape);
 }
@@ -48,16 +52,20 @@ std::vector<TimedKernel> timed_kernels(OpKind kind, const OpContext& context, co
 
 OpCost price_compute(OpKind kind, const OpContext& context, const MachineSpec& machine, int sms) {
   OpCost cost;
-  double seconds = 0, beside = 0, hbm = 0, longest = 0;
+  double seconds = 0, beside = 0, arithmetic = 0, hbm = 0, weights = 0, longest = 0;
   const std::vector<TimedKernel> kernels = timed_kernels(kind, context, machine, sms);
   for (const TimedKernel& kernel : kernels) {
     seconds += kernel.time.seconds;
     beside += kernel.time.beside_seconds;
+    arithmetic += kernel.time.sm_seconds;
     hbm += kernel.time.hbm_bytes;
+    if (!is_core(kernel.work.kind)) weights += kernel.work.weight_bytes;  // a cache belongs to its ubatch
     cost.demand.flops += whole(kernel.work.flops);
     if (kernel.time.seconds > longest) {
       longest = kernel.time.seconds;
       cost.demand.tiles = static_cast<std::int32_t>(std::ceil(kernel.time.tiles));
+      // GEMMs and attention cores are persistent kernels, whose blocks stay on their SMs to the end.
+      cost.demand.block = kernel.time.tiles > 0 || is_core(kernel.work.kind) ? rounded(longest) : Ns{};
     }
   }
   if (kernels.empty()) return cost;
@@ -65,7 +73,9 @@ OpCost price_compute(OpKind kind, const OpContext& context, const MachineSpec& m
   cost.time = rounded(seconds + gaps);
   cost.beside = rounded(beside + gaps);
   cost.demand.hbm_bytes = whole(hbm);
+  cost.demand.weight_bytes = whole(weights);
   cost.demand.sms = sms;
+  cost.demand.sm_share = static_cast<std::int32_t>(1024 * std::min(arithmetic / (seconds + gaps), 1.0));
   return cost;
 }
 
@@ -118,9 +128,18 @@ OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const Mac
     cost.beside = rounded(time.whole * std::max(f.beside, 1.0));
     cost.notify = dispatch ? rounded(time.notify) : Ns{};
   }
+  cost.wire_traffic = {whole(time.wire_hbm_bytes), whole(time.wire_link_bytes), whole(time.wire_nic_bytes)};
+  if (!is_recv(kind)) cost.wire_traffic = {};
+  if (collective) {
+    cost.demand.link_bytes = whole(time.send_port_bytes + time.wire_link_bytes);
+    cost.demand.nic_bytes = whole(time.wire_nic_bytes);
+  } else if (send) {
+    cost.demand.link_bytes = whole(time.send_port_bytes);
+  }
   cost.demand.port_bytes = whole(send ? time.send_port_bytes : time.wire_port_bytes);
   cost.demand.hbm_bytes = whole(collective ? time.whole_hbm_bytes : send ? time.send_hbm_bytes : time.recv_hbm_bytes);
-  cost.demand.sms = sms;
+  // Copy engines move the data of a whole exchange; packing before and after is short.
+  cost.demand.sms = collective && exchange.transport == Transport::CopyEngine ? 0 : sms;
   cost.demand.cooperative = exchange.transport == Transport::Ht && collective;
   return cost;
 }
