@@ -76,9 +76,6 @@ MachineSpec machine_of(const Config& config) {
   machine.gpu = config.cluster.gpu;
   machine.fabric = config.cluster.fabric;
   machine.host = read_host_costs(JsonRef(wrap_json(config.execution.host, config.file)));
-  // The engine shares SMs and bandwidth out only where ops run beside each other; until it does, those of a split step
-  // are priced as if they always did.
-  machine.always_beside = true;
   return machine;
 }
 

@@ -18,10 +18,10 @@ const std::vector<published::StepRow>& rows() {
 double bound(const published::StepRow& row) {
   if (row.quantity == "gain") return 0.08;
   if (row.name.starts_with("DeepSeek decode")) return 0.03;
-  if (row.name.starts_with("DeepSeek prefill")) return 0.10;
+  if (row.name.starts_with("DeepSeek prefill")) return 0.12;
   if (row.name.starts_with("SGLang decode layer")) return 0.09;
   if (row.name.starts_with("SGLang decode")) return 0.13;
-  if (row.name.starts_with("SGLang prefill layer")) return 0.27;
+  if (row.name.starts_with("SGLang prefill layer")) return 0.28;
   return 0.40;
 }
 
