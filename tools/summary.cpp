@@ -18,10 +18,14 @@ Json windows_json(const StepResult& result) {
   return out;
 }
 
+/// Idle time of the lanes, then what the ops on them lose, each by cause.
 Json bubbles_json(const Plan& plan, const StepResult& result) {
   Json out = Json::array();
-  for (const Bubble& b : result.bubbles)
-    out.push(Json(Json::Object{{"lane", plan.lanes[b.lane]}, {"cause", cause_name(b.cause)}, {"ns", b.ns}}));
+  const auto add = [&](LaneId lane, const char* during, std::string_view cause, std::int64_t ns) {
+    out.push(Json(Json::Object{{"lane", plan.lanes[lane]}, {"while", during}, {"cause", cause}, {"ns", ns}}));
+  };
+  for (const Bubble& b : result.bubbles) add(b.lane, "idle", cause_name(b.cause), b.ns);
+  for (const Loss& l : result.losses) add(l.lane, "busy", cause_name(l.cause), l.ns);
   return out;
 }
 
@@ -118,11 +122,16 @@ void append_windows(std::string& out, const StepResult& result) {
 
 void append_bubbles(std::string& out, const Plan& plan, const StepResult& result) {
   for (std::size_t lane = 0; lane < plan.lanes.size(); ++lane) {
-    std::string causes;
+    std::string idle, lost;
+    const auto add = [](std::string& causes, std::string_view cause, std::int64_t ns) {
+      causes += fmt::format("{}{} {}", causes.empty() ? "" : ", ", cause, ms_text(ns));
+    };
     for (const Bubble& b : result.bubbles)
-      if (b.lane == lane)
-        causes += fmt::format("{}{} {}", causes.empty() ? "" : ", ", cause_name(b.cause), ms_text(b.ns));
-    if (!causes.empty()) out += fmt::format("idle {:<8} {}\n", plan.lanes[lane], causes);
+      if (b.lane == lane) add(idle, cause_name(b.cause), b.ns);
+    for (const Loss& l : result.losses)
+      if (l.lane == lane) add(lost, cause_name(l.cause), l.ns);
+    if (!idle.empty()) out += fmt::format("idle {:<8} {}\n", plan.lanes[lane], idle);
+    if (!lost.empty()) out += fmt::format("lost {:<8} {}\n", plan.lanes[lane], lost);
   }
 }
 
