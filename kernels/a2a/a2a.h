@@ -4,7 +4,8 @@
 // Which launches make a call (views: layout.h; MLP = whatever fills expert_outputs):
 //   lsa-ht       ht_dispatch | MLP | ht_combine
 //   lsa-ll       ll_dispatch_send, ll_dispatch_receive | MLP | ll_combine_send, ll_combine_receive
-//   copy-engine  copy_pack, copy_dispatch, copy_dispatch_receive | MLP | copy_combine, copy_combine_receive
+//   copy-engine  copy_pack, copy_dispatch, copy_dispatch_receive | MLP | copy_combine_stamp, copy_combine,
+//                copy_combine_receive; copies may go on a stream of their own, which waits for the pack (stamp)
 //   nccl         nccl_pack, nccl_dispatch (nccl_exchange.h), nccl_unpack | MLP | nccl_combine (nccl_exchange.h),
 //   nccl_reduce
 #pragma once
@@ -29,37 +30,40 @@ namespace dbo::kernels {
 [[nodiscard]] cudaError_t launch_ll_combine_send(const A2aCall& call, cudaStream_t stream);
 [[nodiscard]] cudaError_t launch_ll_combine_receive(const CombineArgs& args, cudaStream_t stream);
 
-/// How a copy-engine receive learns that the copies have arrived.
-enum class Arrival : std::uint8_t {
-  EpochCopy,  ///< the sender copies its epoch word behind the rows; a kernel compares it with its own (has a deadline)
-  StreamMemory  ///< the sender's stream writes a word, the receiver's stream waits for it and clears it: no kernel, no
-                ///< deadline
-};
-
-/// cuStreamWriteValue32 and cuStreamWaitValue32, looked up in the driver.
+/// cuStreamBatchMemOp, looked up in the driver.
 struct StreamMemoryOps {
-  void* write32 = nullptr;
-  void* wait32 = nullptr;
+  void* batch = nullptr;
+  bool found() const { return batch != nullptr; }
 };
+/// cudaErrorNotSupported where the driver has none; then `ops` stays empty, which is an arrival by epochs.
 [[nodiscard]] cudaError_t find_stream_memory_ops(StreamMemoryOps* ops);
 
 /// Copies of the copy-engine transport. `peers` and the row counts are read on the host, at the launch or the capture.
+///
+/// Arrival is by stream memory operations where there are such: the sender's stream writes a word behind the rows, the
+/// receiver's stream waits for it and clears it. Nothing waits for an SM, so that a GEMM beside it holds nothing up.
+/// A stream that waits has no deadline: whoever waits for the stream must have one (runtime/cuda/hang_guard.h).
+/// Otherwise the sender copies its epoch behind the rows, and one warp compares it with its own, with the deadline of
+/// the call; behind a GEMM that fills the registers of all SMs that warp waits for a block to end.
+/// All calls on a buffer use the same way. Words need no more slots than epochs while dispatch and combine alternate;
+/// dispatches alone, that nothing keeps from following each other, take two slots in turn.
 struct CopyArgs {
   A2aCall call;
   std::byte* const* peers = nullptr;           ///< host array [ranks]: the same addresses as call.peers
   const std::int32_t* send_rows = nullptr;     ///< host [ranks]: rows copied to each rank; null: max_tokens
   const std::int32_t* receive_rows = nullptr;  ///< host [ranks]: rows that came from each rank; null: max_tokens
-  Arrival arrival = Arrival::EpochCopy;
-  StreamMemoryOps memory_ops;  ///< for StreamMemory
+  StreamMemoryOps memory_ops;                  ///< from find_stream_memory_ops; empty: arrival by epochs
 };
 
 [[nodiscard]] cudaError_t launch_copy_pack(const DispatchArgs& args, cudaStream_t stream);
-/// Advances the slot's epoch without packing: sends the same rows again.
+/// Instead of a pack, to send the same rows again: advances the slot's epoch. Nothing to do when words tell the arrival
+/// and no wire is emulated.
 [[nodiscard]] cudaError_t launch_copy_advance(const A2aCall& call, cudaStream_t stream);
 /// Row copies to the peers, each followed by its arrival. Uses send_rows.
 [[nodiscard]] cudaError_t launch_copy_dispatch(const CopyArgs& args, cudaStream_t stream);
 [[nodiscard]] cudaError_t launch_copy_dispatch_receive(const CopyArgs& args, cudaStream_t stream);
-/// With an emulated wire, on the stream before copy_combine: tells the peers when this rank's outputs were ready.
+/// On the stream before copy_combine: tells the peers when this rank's outputs were ready. Does nothing without an
+/// emulated wire.
 [[nodiscard]] cudaError_t launch_copy_combine_stamp(const A2aCall& call, cudaStream_t stream);
 /// Output copies to the ranks the rows came from. Uses receive_rows.
 [[nodiscard]] cudaError_t launch_copy_combine(const CopyArgs& args, cudaStream_t stream);

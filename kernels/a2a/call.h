@@ -42,10 +42,13 @@ struct A2aCall {
   std::uint64_t* progress = nullptr;              ///< host-mapped word, see ProgressStage; null: none
 };
 
-/// How the rank-major dispatch and the packs keep bf16 rows in flight; for measurements. Results do not depend on it.
+/// How the rank-major dispatch and the packs move rows; for measurements. Results do not depend on it.
 struct ScatterTuning {
-  int stages = 0;       ///< rows in the shared memory of each mover warp, at most; 0: as many as fit
-  bool settle = false;  ///< a row is loaded only when the row before the latest has been written, not merely read
+  int stages = 0;       ///< bf16: rows in the shared memory of each mover warp, at most; 0: as many as fit
+  bool settle = false;  ///< bf16: a row is loaded only when the row before the latest has been written, not merely read
+  /// lsa-ht: blocks that send to other ranks while the rest move this rank's own rows, less than `blocks`; 0: every
+  /// block does both; negative: as many as suit.
+  int wire_blocks = -1;
 };
 
 /// %globaltimer of each block of a rank-major dispatch or pack.
@@ -68,6 +71,10 @@ struct CombineArgs {
   TokenView tokens;
   void* out = nullptr;  ///< [tokens][hidden] bf16; a token with no expert gets zeros
 };
+
+/// What one call adds to each arrival flag of the one-sided transports, all blocks of its kernel together; so `blocks`
+/// is at most that. Flags wrap together with kArrivalUnits * epoch.
+inline constexpr std::uint32_t kArrivalUnits = 1u << 16;
 
 /// What a progress word holds: epoch << 8 | stage.
 enum class ProgressStage : std::uint8_t { None = 0, Entered = 1, Sent = 2, Waiting = 3, Done = 4 };

@@ -1,9 +1,11 @@
 // The copy-engine transport: everything but its kernels that move rows (scatter.cu, gather.cu).
 #include <cuda.h>
 
-#include "kernels/a2a/device.cuh"
+#include <algorithm>
+#include <array>
+
+#include "kernels/a2a/copy_arrival.cuh"
 #include "kernels/a2a/launch.cuh"
-#include "kernels/a2a/signal.cuh"
 
 namespace dbo::kernels {
 
@@ -11,28 +13,11 @@ namespace {
 
 /// What a stream memory operation writes and waits for: a fixed word, since a captured value cannot count.
 constexpr std::uint32_t kArrivedWord = 1;
-
-DBO_TINY_KERNEL advance_kernel(DBO_PARAM A2aCall c) {
-  const std::uint64_t now = device::global_time_ns();
-  for (int rank = device::thread_index(); rank < c.layout.dims.ranks && c.wire_ns > 0;
-       rank += device::block_threads()) {
-    device::store_release(
-        device::control<std::uint64_t>(c, c.peers[rank], c.layout.dispatch_stamp) + device::source_at(c, rank), now);
-  }
-  if (device::thread_index() == 0) device::state(c).epoch += 1;
-}
-
-DBO_TINY_KERNEL combine_stamp_kernel(DBO_PARAM A2aCall c) {
-  const std::uint64_t now = device::global_time_ns();
-  for (int rank = device::thread_index(); rank < c.layout.dims.ranks; rank += device::block_threads()) {
-    device::store_release(
-        device::control<std::uint64_t>(c, c.peers[rank], c.layout.combine_stamp) + device::source_at(c, rank), now);
-  }
-}
+/// The driver takes 256 operations at once.
+constexpr int kBatchSources = 128;
 
 bool is_copy_valid(const CopyArgs& a) {
-  if (!is_call_valid(a.call, Transport::CopyEngine) || a.peers == nullptr) return false;
-  return a.arrival == Arrival::EpochCopy || (a.memory_ops.write32 != nullptr && a.memory_ops.wait32 != nullptr);
+  return is_call_valid(a.call, Transport::CopyEngine) && a.peers != nullptr;
 }
 
 int source_at(const A2aCall& c, int peer) {
@@ -48,18 +33,30 @@ std::uint32_t* flag_of(const A2aCall& c, std::byte* base, std::size_t flags, int
          source;
 }
 
-cudaError_t write_word(const StreamMemoryOps& ops, cudaStream_t stream, std::uint32_t* word, std::uint32_t value) {
-  const auto write = reinterpret_cast<decltype(&cuStreamWriteValue32)>(ops.write32);
-  return write(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS
-             ? cudaSuccess
-             : cudaErrorUnknown;
+CUstreamBatchMemOpParams write_op(std::uint32_t* word, std::uint32_t value) {
+  CUstreamBatchMemOpParams op{};
+  op.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  op.writeValue.address = reinterpret_cast<CUdeviceptr>(word);
+  op.writeValue.value = value;
+  op.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+  return op;
 }
 
-cudaError_t wait_word(const StreamMemoryOps& ops, cudaStream_t stream, std::uint32_t* word, std::uint32_t value) {
-  const auto wait = reinterpret_cast<decltype(&cuStreamWaitValue32)>(ops.wait32);
-  return wait(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS
-             ? cudaSuccess
-             : cudaErrorUnknown;
+CUstreamBatchMemOpParams wait_op(std::uint32_t* word, std::uint32_t value) {
+  CUstreamBatchMemOpParams op{};
+  op.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  op.waitValue.address = reinterpret_cast<CUdeviceptr>(word);
+  op.waitValue.value = value;
+  op.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  return op;
+}
+
+/// The operations are done in their order.
+cudaError_t enqueue(const StreamMemoryOps& ops, cudaStream_t stream, CUstreamBatchMemOpParams* batch, int number) {
+  if (number == 0) return cudaSuccess;
+  const auto call = reinterpret_cast<decltype(&cuStreamBatchMemOp)>(ops.batch);
+  // The codes of the driver and of the runtime agree.
+  return static_cast<cudaError_t>(call(stream, static_cast<unsigned>(number), batch, 0));
 }
 
 /// Copies row blocks to all peers, each followed by its arrival. `from(rank)` and `to(rank)` say where a block lies.
@@ -81,45 +78,57 @@ cudaError_t copy_blocks(const CopyArgs& a, const std::int32_t* rows, std::size_t
     }
     if (status != cudaSuccess) return status;
     std::uint32_t* const flag = flag_of(a.call, a.peers[rank], flags, source_at(a.call, rank));
-    status = a.arrival == Arrival::EpochCopy
-                 ? cudaMemcpyAsync(flag, epoch, sizeof(std::uint32_t), cudaMemcpyDefault, stream)
-                 : write_word(a.memory_ops, stream, flag, kArrivedWord);
+    if (a.memory_ops.found()) {
+      CUstreamBatchMemOpParams word = write_op(flag, kArrivedWord);
+      status = enqueue(a.memory_ops, stream, &word, 1);
+    } else {
+      status = cudaMemcpyAsync(flag, epoch, sizeof(std::uint32_t), cudaMemcpyDefault, stream);
+    }
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;
 }
 
-/// StreamMemory: waits for every remote source's word and clears it. The sender cannot write it again before: its next
-/// call on the slot follows something this rank sends later on the same stream (call.h).
+/// Waits for every remote source's word and clears it. The sender cannot write it again before: its next call on the
+/// slot follows something this rank sends later on the same stream (call.h).
 cudaError_t wait_words(const CopyArgs& a, std::size_t flags, cudaStream_t stream) {
-  const A2aLayout& l = a.call.layout;
-  for (int source = 0; source < l.dims.ranks; ++source) {
-    if (source == l.dims.rank) continue;
-    std::uint32_t* const flag = flag_of(a.call, a.call.base, flags, source);
-    cudaError_t status = wait_word(a.memory_ops, stream, flag, kArrivedWord);
-    if (status == cudaSuccess) status = write_word(a.memory_ops, stream, flag, 0);
+  const MoeDims& dims = a.call.layout.dims;
+  std::array<CUstreamBatchMemOpParams, 2 * kBatchSources> batch;
+  for (int begin = 0; begin < dims.ranks; begin += kBatchSources) {
+    int number = 0;
+    for (int source = begin; source < std::min(begin + kBatchSources, dims.ranks); ++source) {
+      if (source == dims.rank) continue;
+      std::uint32_t* const flag = flag_of(a.call, a.call.base, flags, source);
+      batch[static_cast<std::size_t>(number++)] = wait_op(flag, kArrivedWord);
+      batch[static_cast<std::size_t>(number++)] = write_op(flag, 0);
+    }
+    const cudaError_t status = enqueue(a.memory_ops, stream, batch.data(), number);
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;
+}
+
+cudaError_t hold(const A2aCall& call, WaitOp op, std::size_t stamp, cudaStream_t stream) {
+  if (call.wire_ns == 0) return cudaSuccess;
+  return launch(device::copy_hold_kernel, 1, device::kArrivalThreads, 0, stream, call, op, stamp);
 }
 
 }  // namespace
 
 cudaError_t find_stream_memory_ops(StreamMemoryOps* ops) {
   cudaDriverEntryPointQueryResult result{};
-  cudaError_t status =
-      cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &ops->write32, 13000, cudaEnableDefault, &result);
-  if (status != cudaSuccess || result != cudaDriverEntryPointSuccess)
-    return status != cudaSuccess ? status : cudaErrorNotSupported;
-  status = cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &ops->wait32, 13000, cudaEnableDefault, &result);
-  if (status != cudaSuccess || result != cudaDriverEntryPointSuccess)
-    return status != cudaSuccess ? status : cudaErrorNotSupported;
+  void* batch = nullptr;
+  const cudaError_t status =
+      cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &batch, 13000, cudaEnableDefault, &result);
+  if (status != cudaSuccess) return status;
+  if (result != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+  ops->batch = batch;
   return cudaSuccess;
 }
 
 cudaError_t launch_copy_advance(const A2aCall& call, cudaStream_t stream) {
   if (!is_call_valid(call, Transport::CopyEngine)) return cudaErrorInvalidValue;
-  return launch(advance_kernel, 1, 32, 0, stream, call);
+  return launch(device::copy_advance_kernel, 1, device::kArrivalThreads, 0, stream, call);
 }
 
 cudaError_t launch_copy_dispatch(const CopyArgs& a, cudaStream_t stream) {
@@ -139,13 +148,18 @@ cudaError_t launch_copy_dispatch(const CopyArgs& a, cudaStream_t stream) {
 
 cudaError_t launch_copy_dispatch_receive(const CopyArgs& a, cudaStream_t stream) {
   if (!is_copy_valid(a)) return cudaErrorInvalidValue;
-  if (a.arrival == Arrival::EpochCopy) return detail::launch_copy_arrival(a.call, stream);
-  return a.call.wire_ns == 0 ? wait_words(a, a.call.layout.dispatch_flag, stream) : cudaErrorInvalidValue;
+  const A2aLayout& l = a.call.layout;
+  if (!a.memory_ops.found()) {
+    return launch(device::copy_arrival_kernel, 1, device::kArrivalThreads, 0, stream, a.call);
+  }
+  const cudaError_t status = wait_words(a, l.dispatch_flag, stream);
+  return status != cudaSuccess ? status : hold(a.call, WaitOp::CopyDispatch, l.dispatch_stamp, stream);
 }
 
 cudaError_t launch_copy_combine_stamp(const A2aCall& call, cudaStream_t stream) {
   if (!is_call_valid(call, Transport::CopyEngine)) return cudaErrorInvalidValue;
-  return launch(combine_stamp_kernel, 1, 32, 0, stream, call);
+  if (call.wire_ns == 0) return cudaSuccess;
+  return launch(device::copy_combine_stamp_kernel, 1, device::kArrivalThreads, 0, stream, call);
 }
 
 cudaError_t launch_copy_combine(const CopyArgs& a, cudaStream_t stream) {
@@ -166,16 +180,18 @@ cudaError_t launch_copy_combine(const CopyArgs& a, cudaStream_t stream) {
 
 cudaError_t launch_copy_combine_receive(const CombineArgs& args, const CopyArgs& a, cudaStream_t stream) {
   if (!is_copy_valid(a)) return cudaErrorInvalidValue;
-  if (a.arrival == Arrival::EpochCopy) return detail::launch_copy_gather(args, true, stream);
-  if (args.call.wire_ns != 0) return cudaErrorInvalidValue;
-  const cudaError_t status = wait_words(a, a.call.layout.combine_flag, stream);
+  if (!a.memory_ops.found()) return detail::launch_copy_gather(args, true, stream);
+  const A2aLayout& l = a.call.layout;
+  cudaError_t status = wait_words(a, l.combine_flag, stream);
+  if (status == cudaSuccess) status = hold(a.call, WaitOp::CopyCombine, l.combine_stamp, stream);
   return status != cudaSuccess ? status : detail::launch_copy_gather(args, false, stream);
 }
 
 namespace detail {
 
 cudaError_t preload_copy_engine() {
-  return preload(advance_kernel, combine_stamp_kernel);
+  return preload(device::copy_advance_kernel, device::copy_combine_stamp_kernel, device::copy_arrival_kernel,
+                 device::copy_hold_kernel);
 }
 
 }  // namespace detail

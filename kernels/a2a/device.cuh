@@ -100,8 +100,13 @@ DBO_DEVICE void store_release(std::uint64_t* p, std::uint64_t v) {
 DBO_DEVICE void store_relaxed(std::uint64_t* p, std::uint64_t v) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
-DBO_DEVICE void fence_system() {
-  __threadfence_system();
+/// Adds to a counter, maybe another GPU's, behind everything this thread wrote or saw before.
+DBO_DEVICE void add_release(std::uint32_t* p, std::uint32_t v) {
+  asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+/// Raises a word to at least `v`.
+DBO_DEVICE void raise_relaxed(std::uint64_t* p, std::uint64_t v) {
+  asm volatile("red.relaxed.sys.global.max.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 /// Adds 1, wrapping to 0 after `last`; returns the old value. Acquire and release at GPU scope.
 DBO_DEVICE std::uint32_t count_arrival(std::uint32_t* counter, std::uint32_t last) {

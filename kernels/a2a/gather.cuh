@@ -164,11 +164,12 @@ gather_kernel(DBO_PARAM GatherParams p) {
   if constexpr (kFrom == GatherFrom::PeerOutputs) {
     // The kernel before this one in the stream wrote the outputs; releasing now publishes them to the peers.
     if (block_index() == 0) {
-      signal_peers(c, first_peer(c), c.layout.combine_flag, c.layout.combine_stamp, epoch, global_time_ns());
+      signal_peers(c, first_peer(c), c.layout.combine_flag, c.layout.combine_stamp, kArrivalUnits, stamp_now(c));
     }
-    wait_for_sources(c, WaitOp::HtCombine, c.layout.combine_flag, c.layout.combine_stamp, epoch, false, false);
+    wait_for_sources(c, WaitOp::HtCombine, c.layout.combine_flag, kArrivalUnits, epoch);
   } else if constexpr (kFrom == GatherFrom::Copies) {
-    wait_for_sources(c, WaitOp::CopyCombine, c.layout.combine_flag, c.layout.combine_stamp, epoch, true, true);
+    wait_for_sources(c, WaitOp::CopyCombine, c.layout.combine_flag, 1, epoch);
+    hold_for_sources(c, WaitOp::CopyCombine, c.layout.combine_stamp);
   } else {
     block_sync();
   }

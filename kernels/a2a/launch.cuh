@@ -12,7 +12,7 @@ namespace dbo::kernels {
 
 inline bool is_call_valid(const A2aCall& c, Transport transport) {
   return c.layout.transport == transport && c.base != nullptr && (c.peers != nullptr || transport == Transport::Nccl) &&
-         c.slot >= 0 && c.slot < c.layout.slots && c.blocks >= 1;
+         c.slot >= 0 && c.slot < c.layout.slots && c.blocks >= 1 && c.blocks <= static_cast<int>(kArrivalUnits);
 }
 
 inline bool is_routing_valid(const A2aCall& c, const TokenView& t) {
@@ -65,9 +65,8 @@ cudaError_t preload_copy_engine();
 cudaError_t preload_nccl();
 cudaError_t preload_clock_probe();
 
-// What the copy-engine launchers take from the other files.
+// What the copy-engine launchers take from gather.cu.
 cudaError_t launch_copy_gather(const CombineArgs& args, bool wait_for_flags, cudaStream_t stream);
-cudaError_t launch_copy_arrival(const A2aCall& call, cudaStream_t stream);
 
 }  // namespace detail
 }  // namespace dbo::kernels

@@ -32,11 +32,10 @@ struct Area {
 
 /// Words a rank keeps for itself per slot; kernels advance them on the device, so that graph replays go on correctly.
 struct A2aState {
-  std::uint32_t epoch;            ///< dispatches begun and ended on this slot; what arrival flags are compared with
+  std::uint32_t epoch;            ///< dispatches that ended on this slot (lsa-ll: their receives)
   std::uint32_t dispatch_blocks;  ///< blocks of the running dispatch kernel that are done (wraps to 0)
   std::uint32_t combine_blocks;   ///< likewise for combine
   std::uint32_t unused;
-  std::uint64_t dispatch_start_ns;  ///< %globaltimer when the running dispatch kernel began
 };
 
 /// Offsets of a metadata message of the `nccl` transport: the arrays of one (source, destination) pair.
@@ -54,9 +53,10 @@ struct A2aLayout {
   // rank, with no call in flight). Slot s's begins at s * control_stride; the following are offsets in it.
   std::size_t control_stride = 0;
   std::size_t state = 0;           ///< A2aState
-  std::size_t dispatch_flag = 0;   ///< [ranks] uint32: epoch of the latest dispatch of that source that has arrived
+  std::size_t dispatch_flag = 0;   ///< [ranks] uint32: dispatches of that source that have arrived, in kArrivalUnits;
+                                   ///< copy-engine: its epoch, or 1 between the arrival and the wait of its streams
   std::size_t combine_flag = 0;    ///< [ranks] uint32
-  std::size_t dispatch_stamp = 0;  ///< [ranks] uint64: the source's %globaltimer when it was sent
+  std::size_t dispatch_stamp = 0;  ///< [ranks] uint64: the source's %globaltimer when the latest was sent
   std::size_t combine_stamp = 0;   ///< [ranks] uint64
   std::size_t clock_box = 0;       ///< offset from the buffer's base: [ranks] of 4 uint64, for clock probes and gates
   std::size_t control_bytes = 0;   ///< of all slots and the clock boxes

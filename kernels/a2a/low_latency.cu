@@ -15,8 +15,7 @@ cudaError_t launch_ll_dispatch_send(const DispatchArgs& args, cudaStream_t strea
 
 cudaError_t launch_ll_dispatch_receive(const A2aCall& call, cudaStream_t stream) {
   if (!is_call_valid(call, Transport::LsaLl)) return cudaErrorInvalidValue;
-  return launch(device::dispatch_arrival_kernel, 1, device::kArrivalThreads, 0, stream, call, WaitOp::LlDispatch,
-                false);
+  return launch(device::ll_dispatch_receive_kernel, 1, device::kReceiveThreads, 0, stream, call);
 }
 
 cudaError_t launch_ll_combine_send(const A2aCall& call, cudaStream_t stream) {
@@ -33,15 +32,10 @@ cudaError_t launch_ll_combine_receive(const CombineArgs& args, cudaStream_t stre
 
 namespace detail {
 
-cudaError_t launch_copy_arrival(const A2aCall& call, cudaStream_t stream) {
-  return launch(device::dispatch_arrival_kernel, 1, device::kArrivalThreads, 0, stream, call, WaitOp::CopyDispatch,
-                true);
-}
-
 cudaError_t preload_low_latency() {
   return preload(device::ll_dispatch_send_kernel<ElementType::Bf16>,
                  device::ll_dispatch_send_kernel<ElementType::Fp8E4m3>, device::ll_combine_send_kernel,
-                 device::ll_combine_receive_kernel, device::dispatch_arrival_kernel);
+                 device::ll_combine_receive_kernel, device::ll_dispatch_receive_kernel);
 }
 
 }  // namespace detail

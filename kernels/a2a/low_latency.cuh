@@ -24,7 +24,6 @@ inline constexpr int kCopySteps = 7;
 inline constexpr int kCopyBytes = kCopySteps * 512;
 
 struct LlShared {
-  int last;
   int warp_total[kLlWarps];
   int slot[kLlWarps][kA2aMaxTopK];  ///< dispatch send: slots of the rows of the tokens in hand
 };
@@ -202,13 +201,9 @@ ll_dispatch_send_kernel(DBO_PARAM LlParams p) {
     }
   }
   send_counts(p, peers, experts);
-  if (is_last_block(&state(c).dispatch_blocks, &s.last)) {
-    signal_peers(c, first, c.layout.dispatch_flag, c.layout.dispatch_stamp, epoch, global_time_ns());
-    if (thread_index() == 0) {
-      state(c).epoch = epoch;
-      report(c, epoch, ProgressStage::Sent);
-    }
-  }
+  block_sync();
+  signal_peers(c, first, c.layout.dispatch_flag, c.layout.dispatch_stamp, arrival_share(), stamp_now(c));
+  if (block_index() == 0 && thread_index() == 0) report(c, epoch, ProgressStage::Sent);
 }
 
 /// Writes to `cells` the exclusive prefix sums of `counts`, then the total. By the whole block.
@@ -279,10 +274,9 @@ ll_combine_send_kernel(DBO_PARAM LlParams p) {
                           static_cast<std::size_t>(token * dims.top_k + k) * static_cast<std::size_t>(row_bytes);
     store_copy(copy, to, piece * kCopyBytes, row_bytes);
   }
-  if (is_last_block(&state(c).combine_blocks, &s.last)) {
-    signal_peers(c, first, l.combine_flag, l.combine_stamp, epoch, global_time_ns());
-    if (thread_index() == 0) report(c, epoch, ProgressStage::Sent);
-  }
+  block_sync();
+  signal_peers(c, first, l.combine_flag, l.combine_stamp, arrival_share(), stamp_now(c));
+  if (block_index() == 0 && thread_index() == 0) report(c, epoch, ProgressStage::Sent);
 }
 
 /// Elements of one token that a warp combines at a time.
@@ -357,7 +351,8 @@ ll_combine_receive_kernel(DBO_PARAM LlParams p) {
   CombineUnit one, two;
   one.begin(p, ll_warp(), pieces);
   two.begin(p, ll_warp() + ll_warp_count(), pieces);
-  wait_for_sources(c, WaitOp::LlCombine, c.layout.combine_flag, c.layout.combine_stamp, epoch, false, true);
+  wait_for_sources(c, WaitOp::LlCombine, c.layout.combine_flag, kArrivalUnits, epoch);
+  hold_for_sources(c, WaitOp::LlCombine, c.layout.combine_stamp);
   for (int unit = ll_warp(); unit < units; unit += 2 * ll_warp_count()) {
     if (unit != ll_warp()) {
       one.begin(p, unit, pieces);
@@ -372,15 +367,20 @@ ll_combine_receive_kernel(DBO_PARAM LlParams p) {
   if (reporter) report(c, epoch, ProgressStage::Done);
 }
 
-inline constexpr int kArrivalThreads = 32;
+inline constexpr int kReceiveThreads = 32;
 
-/// Waits, in one block, until every rank's dispatch has arrived: the receive of lsa-ll and of copy-engine.
+/// Waits, in one block, until every rank's dispatch has arrived. The epoch is advanced here: the blocks of the send,
+/// none of which knows when the others have read it, leave it alone.
 DBO_TINY_KERNEL
-dispatch_arrival_kernel(DBO_PARAM A2aCall c, DBO_PARAM WaitOp op, DBO_PARAM bool skip_own) {
-  const std::uint32_t epoch = state(c).epoch;
+ll_dispatch_receive_kernel(DBO_PARAM A2aCall c) {
+  const std::uint32_t epoch = state(c).epoch + 1;
   if (thread_index() == 0) report(c, epoch, ProgressStage::Waiting);
-  wait_for_sources(c, op, c.layout.dispatch_flag, c.layout.dispatch_stamp, epoch, skip_own, true);
-  if (thread_index() == 0) report(c, epoch, ProgressStage::Done);
+  wait_for_sources(c, WaitOp::LlDispatch, c.layout.dispatch_flag, kArrivalUnits, epoch);
+  hold_for_sources(c, WaitOp::LlDispatch, c.layout.dispatch_stamp);
+  if (thread_index() == 0) {
+    state(c).epoch = epoch;
+    report(c, epoch, ProgressStage::Done);
+  }
 }
 
 /// How the send kernels and the combine receive are launched. The layout bounds the cells (kA2aMaxExperts).

@@ -10,17 +10,17 @@
 
 namespace dbo::kernels::device {
 
-/// Experts, weights and token indices of [begin, end) by warps `warp`, `warp` + `warps`, ...: 32 / top_k tokens at a
+/// Experts, weights and token indices of the share by warps `warp`, `warp` + `warps`, ...: 32 / top_k tokens at a
 /// time, so that consecutive slots are written by consecutive lanes.
 template <ScatterTo kTo>
-DBO_DEVICE void write_metadata(const ScatterParams& p, int begin, int end, int warp, int warps) {
+DBO_DEVICE void write_metadata(const ScatterParams& p, const ScatterShare& share, int warp, int warps) {
   const MoeDims& dims = p.call.layout.dims;
   const std::uint32_t* const route = route_table(p.call);
   const int per_warp = 32 / dims.top_k;
   const int sub = lane_index() / dims.top_k, k = lane_index() % dims.top_k;
-  for (int chunk = begin + warp * per_warp; chunk < end; chunk += warps * per_warp) {
+  for (int chunk = share.begin + warp * per_warp; chunk < share.end; chunk += warps * per_warp) {
     const int token = chunk + sub;
-    if (sub >= per_warp || token >= end) continue;
+    if (sub >= per_warp || token >= share.end) continue;
     const std::size_t at = static_cast<std::size_t>(token) * static_cast<std::size_t>(dims.top_k);
     const int expert = p.tokens.expert[at + static_cast<std::size_t>(k)];
     const float weight = p.tokens.weight[at + static_cast<std::size_t>(k)];
@@ -29,6 +29,7 @@ DBO_DEVICE void write_metadata(const ScatterParams& p, int begin, int end, int w
       const std::uint32_t entry = route[at + static_cast<std::size_t>(e)];
       if (entry == kNoRoute) break;
       const int rank = route_rank(entry);
+      if (!share.takes(p.call, rank)) continue;
       const RowTarget target = target_of<kTo>(p.call, rank);
       const std::size_t cell = static_cast<std::size_t>(route_slot(entry)) * static_cast<std::size_t>(dims.top_k) +
                                static_cast<std::size_t>(k);
@@ -58,7 +59,7 @@ struct RowRing {
   }
 };
 
-DBO_DEVICE RowRing start_ring(const ScatterParams& p, int begin, int end, ScatterShared& s) {
+DBO_DEVICE RowRing start_ring(const ScatterParams& p, const ScatterShare& share, ScatterShared& s) {
   const int warp = warp_index();
   const auto row_bytes = static_cast<std::uint32_t>(p.call.layout.row_bytes);
   RowRing ring{s.full[warp],
@@ -67,8 +68,8 @@ DBO_DEVICE RowRing start_ring(const ScatterParams& p, int begin, int end, Scatte
                static_cast<const std::byte*>(p.tokens.rows),
                row_bytes,
                p.stages,
-               begin + warp,
-               end};
+               share.begin + warp,
+               share.end};
   for (int stage = 0; stage < p.stages; ++stage) barrier_init(ring.full + stage);
   fence_bulk();
   for (int stage = 0; stage < p.stages; ++stage) ring.load(stage, stage);
@@ -77,7 +78,7 @@ DBO_DEVICE RowRing start_ring(const ScatterParams& p, int begin, int end, Scatte
 
 /// Rows to their slots: each is loaded once and stored once per destination.
 template <ScatterTo kTo>
-DBO_DEVICE void move_rows(const ScatterParams& p, const RowRing& ring) {
+DBO_DEVICE void move_rows(const ScatterParams& p, const ScatterShare& share, const RowRing& ring) {
   const auto top_k = static_cast<std::size_t>(p.call.layout.dims.top_k);
   const std::uint32_t* const route = route_table(p.call);
   int stage = 0, index = 0;
@@ -88,6 +89,7 @@ DBO_DEVICE void move_rows(const ScatterParams& p, const RowRing& ring) {
     for (std::size_t e = 0; e < top_k; ++e) {
       const std::uint32_t entry = route[static_cast<std::size_t>(token) * top_k + e];
       if (entry == kNoRoute) break;
+      if (!share.takes(p.call, route_rank(entry))) continue;
       std::byte* const rows = target_of<kTo>(p.call, route_rank(entry)).rows;
       bulk_store(rows + static_cast<std::size_t>(route_slot(entry)) * ring.row_bytes,
                  ring.rows + static_cast<std::size_t>(stage) * ring.row_bytes, ring.row_bytes);
@@ -128,47 +130,48 @@ struct QuantWalk {
 /// fp8: a warp quantises a row piece by piece and stores each to all destinations; the next piece's loads are on their
 /// way while it stores.
 template <ScatterTo kTo>
-DBO_DEVICE void move_quantised(const ScatterParams& p, int begin, int end) {
+DBO_DEVICE void move_quantised(const ScatterParams& p, const ScatterShare& share) {
   const MoeDims& dims = p.call.layout.dims;
   const std::size_t top_k = static_cast<std::size_t>(dims.top_k), hidden = static_cast<std::size_t>(dims.hidden);
   const std::uint32_t* const route = route_table(p.call);
-  QuantWalk next{begin + warp_index(), 0};
+  QuantWalk next{share.begin + warp_index(), 0};
   QuantInput input;
-  if (next.token < end) input = next.load(p);
-  for (int token = begin + warp_index(); token < end; token += kScatterWarps) {
+  if (next.token < share.end) input = next.load(p);
+  for (int token = share.begin + warp_index(); token < share.end; token += kScatterWarps) {
     const std::size_t at = static_cast<std::size_t>(token) * top_k;
     const std::uint32_t entry =
         lane_index() < dims.top_k ? route[at + static_cast<std::size_t>(lane_index())] : kNoRoute;
     std::uint64_t row_address = 0, scale_address = 0;
-    if (entry != kNoRoute) {
+    const bool taken = entry != kNoRoute && share.takes(p.call, route_rank(entry));
+    if (taken) {
       const RowTarget target = target_of<kTo>(p.call, route_rank(entry));
       const auto slot = static_cast<std::size_t>(route_slot(entry));
       row_address = reinterpret_cast<std::uint64_t>(target.rows + slot * hidden);
       scale_address = reinterpret_cast<std::uint64_t>(target.scales + slot * (hidden / kScaleBlock));
     }
-    const int copies = bit_count(warp_ballot(entry != kNoRoute));
+    const std::uint32_t copies = warp_ballot(taken);
     for (int first = 0; first < dims.hidden; first += kQuantElements) {
       const QuantPiece piece = quantise_piece(input);
       next.advance(dims.hidden);
-      if (next.token < end) input = next.load(p);
-      for (int copy = 0; copy < copies; ++copy) {
-        store_piece(piece, reinterpret_cast<std::byte*>(warp_shuffle(row_address, copy)),
-                    reinterpret_cast<float*>(warp_shuffle(scale_address, copy)), first, dims.hidden);
+      if (next.token < share.end) input = next.load(p);
+      for (std::uint32_t left = copies; left != 0; left &= left - 1) {
+        const int lane = bit_count((left - 1) & ~left);  // its lowest bit
+        store_piece(piece, reinterpret_cast<std::byte*>(warp_shuffle(row_address, lane)),
+                    reinterpret_cast<float*>(warp_shuffle(scale_address, lane)), first, dims.hidden);
       }
     }
   }
 }
 
-/// What the last block of a scatter does: lsa-ht exchanges arrivals; the packs only leave the epoch (and, for an
+/// What the last block of a scatter does: lsa-ht waits for all sources; the packs only leave the epoch (and, for an
 /// emulated wire, the time) that the copies will carry.
 template <ScatterTo kTo>
-DBO_DEVICE void finish_scatter(const ScatterParams& p, std::byte* first, std::uint32_t epoch) {
+DBO_DEVICE void finish_scatter(const ScatterParams& p, std::uint32_t epoch) {
   const A2aCall& c = p.call;
-  A2aState& st = state(c);
   if constexpr (kTo == ScatterTo::Peers) {
     if (thread_index() == 0) report(c, epoch, ProgressStage::Waiting);
-    signal_peers(c, first, c.layout.dispatch_flag, c.layout.dispatch_stamp, epoch, st.dispatch_start_ns);
-    wait_for_sources(c, WaitOp::HtDispatch, c.layout.dispatch_flag, c.layout.dispatch_stamp, epoch, false, true);
+    wait_for_sources(c, WaitOp::HtDispatch, c.layout.dispatch_flag, kArrivalUnits, epoch);
+    hold_for_sources(c, WaitOp::HtDispatch, c.layout.dispatch_stamp);
   } else if constexpr (kTo == ScatterTo::Copies) {
     const std::uint64_t now = global_time_ns();
     for (int rank = thread_index(); rank < c.layout.dims.ranks && c.wire_ns > 0; rank += block_threads()) {
@@ -176,7 +179,7 @@ DBO_DEVICE void finish_scatter(const ScatterParams& p, std::byte* first, std::ui
     }
   }
   if (thread_index() == 0) {
-    st.epoch = epoch;
+    state(c).epoch = epoch;
     report(c, epoch, kTo == ScatterTo::Peers ? ProgressStage::Done : ProgressStage::Sent);
   }
 }
@@ -193,36 +196,50 @@ scatter_kernel(DBO_PARAM ScatterParams p) {
   ScatterShared& s = *reinterpret_cast<ScatterShared*>(dynamic_smem());
   const std::uint32_t epoch = state(p.call).epoch + 1;
   std::byte* const first = kTo == ScatterTo::Peers ? first_peer(p.call) : nullptr;
-  if (block_index() == 0 && thread_index() == 0) {
-    state(p.call).dispatch_start_ns = global_time_ns();
-    report(p.call, epoch, ProgressStage::Entered);
-  }
+  // An emulated wire counts from when this rank entered the kernel.
+  const std::uint64_t stamp = block_index() == 0 ? stamp_now(p.call) : 0;
+  if (block_index() == 0 && thread_index() == 0) report(p.call, epoch, ProgressStage::Entered);
   mark_time(p, ScatterTime::Entered);
-  const std::int64_t tokens = p.tokens.tokens;
-  const int begin = static_cast<int>(tokens * block_index() / block_count());
-  const int end = static_cast<int>(tokens * (block_index() + 1) / block_count());
+  const ScatterShare share = share_of(p);
   if constexpr (kPayload == ElementType::Bf16) {
     RowRing ring{};
     const bool mover = warp_index() < kMoverWarps && lane_index() == 0;
-    if (mover) ring = start_ring(p, begin, end, s);  // the first rows travel while the slots are counted
+    if (mover) ring = start_ring(p, share, s);  // the first rows travel while the slots are counted
     warp_sync();
-    build_route<kTo>(p, begin, end, s);
+    build_route<kTo>(p, share.begin, share.end, s);
     mark_time(p, ScatterTime::Routed);
-    if (mover) move_rows<kTo>(p, ring);
+    if (mover) move_rows<kTo>(p, share, ring);
     warp_sync();
     if (warp_index() >= kMoverWarps) {
-      write_metadata<kTo>(p, begin, end, warp_index() - kMoverWarps, kScatterWarps - kMoverWarps);
+      write_metadata<kTo>(p, share, warp_index() - kMoverWarps, kScatterWarps - kMoverWarps);
     }
   } else {
-    build_route<kTo>(p, begin, end, s);
+    build_route<kTo>(p, share.begin, share.end, s);
     mark_time(p, ScatterTime::Routed);
-    write_metadata<kTo>(p, begin, end, warp_index(), kScatterWarps);
-    move_quantised<kTo>(p, begin, end);
+    write_metadata<kTo>(p, share, warp_index(), kScatterWarps);
+    move_quantised<kTo>(p, share);
   }
-  if (p.times != nullptr) block_sync();
+  block_sync();
   mark_time(p, ScatterTime::Moved);
-  if (is_last_block(&state(p.call).dispatch_blocks, &s.last)) finish_scatter<kTo>(p, first, epoch);
+  if constexpr (kTo == ScatterTo::Peers) {
+    signal_peers(p.call, first, p.call.layout.dispatch_flag, p.call.layout.dispatch_stamp, arrival_share(), stamp);
+  }
+  if (is_last_block(&state(p.call).dispatch_blocks, &s.last)) finish_scatter<kTo>(p, epoch);
   mark_time(p, ScatterTime::Ended);
+}
+
+/// So many SMs fill an NVLink port by stores alone; more only get in each other's way.
+inline constexpr int kWireBlocks = 10;
+
+/// bf16: half of 16 blocks or more, at most kWireBlocks, send to other ranks and the rest move the rank's own rows: an
+/// SM stores some 45 GB/s wherever to, and where all SMs do both, stores to the own memory wait behind the full link.
+/// Quantising twice would cost more than that.
+inline int wire_blocks_of(const DispatchArgs& args) {
+  const A2aLayout& layout = args.call.layout;
+  if (layout.transport != Transport::LsaHt || layout.dims.ranks == 1) return 0;
+  if (args.tuning.wire_blocks >= 0) return std::min(args.tuning.wire_blocks, args.call.blocks - 1);
+  if (layout.payload != ElementType::Bf16 || args.call.blocks < 16) return 0;
+  return std::min(args.call.blocks / 2, kWireBlocks);
 }
 
 /// How a scatter of valid arguments is launched; nothing when a row is too large for the ring (hidden above 14,000 or
@@ -232,7 +249,7 @@ inline std::optional<LaunchPlan<ScatterParams>> plan_scatter(const DispatchArgs&
   const bool wide =
       layout.dims.top_k % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.tokens.expert) % sizeof(Vec16) == 0;
   LaunchPlan<ScatterParams> plan{{args.call, args.tokens, ExpertRanks(layout.dims.experts_per_rank), 0, wide,
-                                  args.tuning.settle, args.row_limit, args.times},
+                                  args.tuning.settle, wire_blocks_of(args), args.row_limit, args.times},
                                  args.call.blocks,
                                  kScatterThreads,
                                  kWholeSmBytes};

@@ -18,6 +18,7 @@ struct ScatterParams {
   int stages;                     ///< bf16: rows in flight per mover warp
   bool wide_choices;              ///< a token's choices can be loaded 16 bytes at a time
   bool settle;                    ///< ScatterTuning
+  int wire_blocks;                ///< ScatterTuning, chosen
   const std::int32_t* row_limit;  ///< [ranks] rows the call was sized for, or null
   std::uint64_t* times;           ///< DispatchArgs
 };
@@ -35,6 +36,24 @@ struct ScatterShared {
   int last;
 };
 inline constexpr std::size_t kScatterRingOffset = (sizeof(ScatterShared) + 127) / 128 * 128;
+
+/// What a block moves: of the tokens [begin, end) the rows to other ranks, to its own, or both.
+struct ScatterShare {
+  int begin, end;
+  bool remote, own;
+
+  DBO_DEVICE bool takes(const A2aCall& c, int rank) const { return rank == c.layout.dims.rank ? own : remote; }
+};
+
+/// With wire blocks, the first of all blocks: they go to different parts of the GPU.
+DBO_DEVICE ScatterShare share_of(const ScatterParams& p) {
+  const bool split = p.wire_blocks > 0, wire = block_index() < p.wire_blocks;
+  const int index = split && !wire ? block_index() - p.wire_blocks : block_index();
+  const int blocks = !split ? block_count() : wire ? p.wire_blocks : block_count() - p.wire_blocks;
+  const std::int64_t tokens = p.tokens.tokens;
+  return {static_cast<int>(tokens * index / blocks), static_cast<int>(tokens * (index + 1) / blocks), !split || wire,
+          !split || !wire};
+}
 
 /// Where one destination's rows and metadata begin: slot s of the destination is element s of each.
 struct RowTarget {
@@ -157,7 +176,8 @@ DBO_DEVICE int count_earlier(const ScatterParams& p, int end, int first_rank, in
 
 /// Writes the route entries of tokens [begin, end), where the slot at a rank is the number of earlier tokens that go
 /// there: every block counts those before its own range by itself, so that blocks need not wait for each other and
-/// slots are the same in every run. The last block also delivers the counts. By the whole block.
+/// slots are the same in every run. (Two blocks that share a range write the same entries, and each reads its own.) The
+/// last block, whose range ends the tokens, also delivers the counts. By the whole block.
 template <ScatterTo kTo>
 DBO_DEVICE void build_route(const ScatterParams& p, int begin, int end, ScatterShared& s) {
   const MoeDims& dims = p.call.layout.dims;

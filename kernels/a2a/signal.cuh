@@ -25,14 +25,11 @@ DBO_DEVICE void report(const A2aCall& c, std::uint32_t epoch, ProgressStage stag
   if (c.progress != nullptr) store_relaxed(c.progress, progress_word(epoch, stage));
 }
 
-/// True in one block only, the last of the grid to come here; what all blocks wrote before is then visible to it and to
-/// whoever acquires what it releases. Contains block barriers. `flag` is a word of shared memory.
+/// True in one block only, the last of the grid to come here; what all blocks wrote before is then visible to it.
+/// Contains block barriers. `flag` is a word of shared memory.
 DBO_DEVICE bool is_last_block(std::uint32_t* counter, int* flag) {
   block_sync();
   if (thread_index() == 0) {
-    // The block's stores to peers must have arrived there before the count says so: waits for them. Nothing is needed
-    // behind the count: it acquires, and signal_peers releases at system scope.
-    fence_system();
     const auto last = static_cast<std::uint32_t>(block_count() - 1);
     *flag = count_arrival(counter, last) == last ? 1 : 0;
   }
@@ -45,31 +42,48 @@ DBO_DEVICE std::byte* first_peer(const A2aCall& c) {
   return thread_index() < c.layout.dims.ranks ? c.peers[thread_index()] : nullptr;
 }
 
-/// Tells every rank (this one too) that this rank's call `epoch` has arrived. By a whole block; `first` is the thread's
-/// first_peer. Stamps are for emulated wires: without one, no release waits for a stamp to cross the link first.
+/// What this block adds to the arrival flags (call.h).
+DBO_DEVICE std::uint32_t arrival_share() {
+  const auto blocks = static_cast<std::uint32_t>(block_count());
+  return kArrivalUnits / blocks + (block_index() == 0 ? kArrivalUnits % blocks : 0);
+}
+
+/// Adds `units` to this rank's arrival flag at every rank (this one too), behind all that the block has written; by the
+/// whole block, after a barrier. Each block does it for itself: collecting the blocks first would put an atomic and a
+/// second release behind the last store. `first` is the thread's first_peer. Stamps are for emulated wires, the latest
+/// one counts; 0: none.
 DBO_DEVICE void signal_peers(const A2aCall& c, std::byte* first, std::size_t flag, std::size_t stamp,
-                             std::uint32_t epoch, std::uint64_t stamp_ns) {
+                             std::uint32_t units, std::uint64_t stamp_ns) {
   for (int peer = thread_index(); peer < c.layout.dims.ranks; peer += block_threads()) {
     std::byte* const base = peer == thread_index() ? first : c.peers[peer];
     const int source = source_at(c, peer);
-    if (c.wire_ns > 0) store_relaxed(control<std::uint64_t>(c, base, stamp) + source, stamp_ns);
-    store_release(control<std::uint32_t>(c, base, flag) + source, epoch);
+    if (c.wire_ns > 0 && stamp_ns > 0) raise_relaxed(control<std::uint64_t>(c, base, stamp) + source, stamp_ns);
+    add_release(control<std::uint32_t>(c, base, flag) + source, units);
   }
 }
 
-/// Waits until `*flag` has reached `epoch`; after the deadline it reports and traps.
-DBO_DEVICE void wait_flag(const A2aCall& c, WaitOp op, const std::uint32_t* flag, std::uint32_t epoch, int source) {
+/// The time for a stamp; clocks are only read for an emulated wire.
+DBO_DEVICE std::uint64_t stamp_now(const A2aCall& c) {
+  return c.wire_ns > 0 ? global_time_ns() : 0;
+}
+
+/// Waits until `*flag` has reached `units` (one call's) times `epoch`; after the deadline it reports and traps.
+DBO_DEVICE void wait_flag(const A2aCall& c, WaitOp op, const std::uint32_t* flag, std::uint32_t units,
+                          std::uint32_t epoch, int source) {
+  const std::uint32_t expected = units * epoch;
   std::uint32_t seen = load_acquire(flag);
-  if (static_cast<std::int32_t>(seen - epoch) >= 0) return;
+  if (static_cast<std::int32_t>(seen - expected) >= 0) return;
   const std::uint64_t begin = global_time_ns();
   while (true) {
     for (int poll = 0; poll < 32; ++poll) {
       seen = load_acquire(flag);
-      if (static_cast<std::int32_t>(seen - epoch) >= 0) return;
+      if (static_cast<std::int32_t>(seen - expected) >= 0) return;
       spin_pause();
     }
     const std::uint64_t waited = global_time_ns() - begin;
-    if (waited > c.deadline_ns) fail_wait(op, c.layout.dims.rank, c.slot, source, epoch, seen, waited);
+    if (waited > c.deadline_ns) {
+      fail_wait(op, c.layout.dims.rank, c.slot, source, expected / units, seen / units, waited);
+    }
   }
 }
 
@@ -86,20 +100,18 @@ DBO_DEVICE void hold_wire(const A2aCall& c, WaitOp op, std::uint64_t stamp_ns, i
   }
 }
 
-/// Waits, by a whole block, for all sources' flags; with `hold` also until the emulated wire has delivered.
-/// `skip_own`: own rows are in place already and nobody flags them.
-DBO_DEVICE void wait_for_sources(const A2aCall& c, WaitOp op, std::size_t flag, std::size_t stamp, std::uint32_t epoch,
-                                 bool skip_own, bool hold) {
+/// Waits, by a whole block, for all sources' flags to count `epoch` calls of `units` each. With one unit flags hold the
+/// copied epochs of copy-engine, which has none for its own rank: own rows are in place already.
+DBO_DEVICE void wait_for_sources(const A2aCall& c, WaitOp op, std::size_t flag, std::uint32_t units,
+                                 std::uint32_t epoch) {
   for (int source = thread_index(); source < c.layout.dims.ranks; source += block_threads()) {
-    if (skip_own && source == c.layout.dims.rank) continue;
-    wait_flag(c, op, control<std::uint32_t>(c, c.base, flag) + source, epoch, source);
-    const bool over_wire = source != c.layout.dims.rank && c.wire_ns > 0;
-    if (hold && over_wire) hold_wire(c, op, load_acquire(control<std::uint64_t>(c, c.base, stamp) + source), source);
+    if (units == 1 && source == c.layout.dims.rank) continue;
+    wait_flag(c, op, control<std::uint32_t>(c, c.base, flag) + source, units, epoch, source);
   }
   block_sync();
 }
 
-/// The second half of wait_for_sources alone, for kernels that move data between the flags and the end of the wire.
+/// Holds, by a whole block, until the emulated wire has delivered from all sources, whose stamps are here.
 DBO_DEVICE void hold_for_sources(const A2aCall& c, WaitOp op, std::size_t stamp) {
   if (c.wire_ns == 0) return;
   for (int source = thread_index(); source < c.layout.dims.ranks; source += block_threads()) {

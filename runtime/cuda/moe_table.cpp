@@ -73,6 +73,11 @@ MoeTable::MoeTable(const RankSetup& setup, NcclComm* comm, MoeOptions options)
   embeds_ = std::any_of(linear_.ops.begin(), linear_.ops.end(),
                         [&](const LinearOp& op) { return plan_.op(op.op).kind == OpKind::EMB; });
   packed_.resize(linear_.ops.size());
+  if (plan_.transport == Transport::CopyEngine) {
+    const cudaError_t status = kernels::find_stream_memory_ops(&memory_ops_);
+    if (status != cudaErrorNotSupported) DBO_CUDA_CHECK(status);
+    how_ += memory_ops_.found() ? ", arrival by stream memory operations" : ", arrival by epochs";
+  }
   if (plan_.transport == Transport::CopyEngine && plan_.find_op("D.send")) {
     copies_ = Stream::create(true);
     table_.side_streams = {copies_.get()};
@@ -185,7 +190,9 @@ kernels::A2aCall MoeTable::call_of(std::uint32_t plan_op) const {
   call.blocks = halves ? std::min(options_.send_sms, exact_sms(def.sms)) : exact_sms(SmPool::Comm);
   call.deadline_ns = static_cast<std::uint64_t>(deadline_.count());
   call.clock_offset_ns = clocks_.as<std::int64_t>();
-  if (plan_op < options_.wires.size()) call.wire_ns = static_cast<std::uint64_t>(options_.wires[plan_op].count());
+  // A send tells when it ended if its receive emulates the wire.
+  const std::uint32_t timed = is_send(def.kind) ? op.pair : plan_op;
+  if (timed < options_.wires.size()) call.wire_ns = static_cast<std::uint64_t>(options_.wires[timed].count());
   return call;
 }
 
@@ -347,14 +354,12 @@ OpLaunch MoeTable::copy_op(std::uint32_t plan_op, OpKind kind) {
   kernels::CopyArgs copies;
   copies.call = call;
   copies.peers = host_peers_.data();
-  // The wire of a combine counts from when the outputs were ready, so that has to be told.
-  const std::uint32_t receive = linear_.ops[plan_op].pair;
-  const bool stamps = receive < options_.wires.size() && options_.wires[receive] > Ns{};
+  copies.memory_ops = memory_ops_;
   const bool is_dispatch_op = is_dispatch(kind);
   const auto pack = [=](cudaStream_t stream) {
     if (is_dispatch_op) {
       DBO_CUDA_CHECK(kernels::launch_copy_pack(dispatch, stream));
-    } else if (stamps) {
+    } else {
       DBO_CUDA_CHECK(kernels::launch_copy_combine_stamp(call, stream));
     }
   };

@@ -82,8 +82,9 @@ class MoeTable final : public OpSource {
   SymmetricBuffer exchange_;
   DeviceBuffer peers_, clocks_, begin_;
   std::vector<std::byte*> host_peers_;
-  Stream copies_;              ///< copy-engine, low latency: the copies that are on the wire
-  std::vector<Event> packed_;  ///< by plan_op of a send: its pack is done
+  kernels::StreamMemoryOps memory_ops_;  ///< copy-engine: empty where the driver has none
+  Stream copies_;                        ///< copy-engine, low latency: the copies that are on the wire
+  std::vector<Event> packed_;            ///< by plan_op of a send: its pack is done
   bool embeds_ = false;
   std::string how_;
   LaunchTable table_;

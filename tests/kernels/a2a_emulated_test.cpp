@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/a2a/copy_arrival.cuh"
 #include "kernels/a2a/gather.cuh"
 #include "kernels/a2a/low_latency.cuh"
 #include "kernels/a2a/scatter.cuh"
@@ -104,7 +105,8 @@ class EmulatedRig final : public Rig {
 
   std::uint64_t wire_ns = 0;
   std::uint64_t deadline_ns = 50'000'000;
-  std::vector<int> silent;  ///< players that take no part in the next dispatch
+  std::vector<int> silent;                        ///< players that take no part in the next dispatch
+  std::vector<std::vector<std::uint64_t>> times;  ///< of each player's blocks (DispatchArgs), if any
 
  private:
   struct Player {
@@ -148,15 +150,12 @@ class EmulatedRig final : public Rig {
     kernels::DispatchArgs args{call_of(player, slot), tokens_of(player), nullptr};
     if (!send_.empty() && kTo != dev::ScatterTo::Peers) args.row_limit = send_[player].data();
     args.tuning = case_.tuning;
+    if (!times.empty()) args.times = times[player].data();
     const auto plan = dev::plan_scatter(args);
     REQUIRE(plan.has_value());
     queue.launch(args.call.layout.payload == ElementType::Bf16
                      ? grid_of(*plan, dev::scatter_kernel<kTo, ElementType::Bf16>)
                      : grid_of(*plan, dev::scatter_kernel<kTo, ElementType::Fp8E4m3>));
-  }
-
-  void wait_dispatch(simt::Queue& queue, const A2aCall& call, kernels::WaitOp op, bool skip_own) {
-    queue.launch({1, dev::kArrivalThreads, 0, [=] { dev::dispatch_arrival_kernel(call, op, skip_own); }});
   }
 
   int rows(const std::vector<std::vector<std::int32_t>>& counts, std::size_t player, int rank) const {
@@ -225,13 +224,13 @@ class EmulatedRig final : public Rig {
         queue.launch(call.layout.payload == ElementType::Bf16
                          ? grid_of(plan, dev::ll_dispatch_send_kernel<ElementType::Bf16>)
                          : grid_of(plan, dev::ll_dispatch_send_kernel<ElementType::Fp8E4m3>));
-        wait_dispatch(queue, call, kernels::WaitOp::LlDispatch, false);
+        queue.launch({1, dev::kReceiveThreads, 0, [=] { dev::ll_dispatch_receive_kernel(call); }});
         break;
       }
       case Transport::CopyEngine:
         scatter<dev::ScatterTo::Copies>(queue, player, slot);
         queue.host([=, this] { copy(player, slot, true); });
-        wait_dispatch(queue, call, kernels::WaitOp::CopyDispatch, true);
+        queue.launch({1, dev::kArrivalThreads, 0, [=] { dev::copy_arrival_kernel(call); }});
         break;
       case Transport::Nccl:
         scatter<dev::ScatterTo::Blobs>(queue, player, slot);
@@ -253,6 +252,7 @@ class EmulatedRig final : public Rig {
         break;
       }
       case Transport::CopyEngine:
+        queue.launch({1, dev::kArrivalThreads, 0, [=] { dev::copy_combine_stamp_kernel(args.call); }});
         queue.host([=, this] { copy(player, slot, false); });
         queue.launch(grid_of(dev::plan_gather(args), dev::gather_kernel<dev::GatherFrom::Copies>));
         break;
@@ -415,6 +415,43 @@ TEST_CASE("a2a emulated: results do not depend on how rows are kept in flight") 
   for (const kernels::ScatterTuning tuning : {kernels::ScatterTuning{2, false}, kernels::ScatterTuning{0, true}}) {
     c.tuning = tuning;
     check(c, 2);
+  }
+}
+
+TEST_CASE("a2a emulated: some blocks send to other ranks, the rest move own rows") {
+  for (ElementType payload : kPayloads) {
+    for (const auto& [blocks, wire] : {std::pair{3, 1}, std::pair{4, 3}, std::pair{3, 7}}) {
+      Case c = basic_case(Transport::LsaHt, payload);
+      c.shape.dims.ranks = 3;
+      c.tokens = {37, 40, 0};
+      c.routing = Routing::Holes;
+      c.blocks = blocks;
+      c.tuning.wire_blocks = wire;  // 7 of 3 blocks: all but one
+      check(c, 2);
+    }
+  }
+  // By themselves: half of 16 blocks, the own half with more blocks than tokens.
+  Case c = basic_case(Transport::LsaHt, ElementType::Bf16);
+  c.tokens = {5, 19};
+  c.shape.dims.hidden = 128;
+  c.blocks = 16;
+  check(c, 1);
+}
+
+TEST_CASE("a2a emulated: every block notes when it entered, knew its routes, had moved its rows and ended") {
+  for (ElementType payload : kPayloads) {
+    Case c = basic_case(Transport::LsaHt, payload);
+    c.blocks = 3;
+    c.tuning.wire_blocks = 1;
+    EmulatedRig rig({.sms = players(c) * c.blocks, .seed = c.seed});
+    rig.times.assign(2, std::vector<std::uint64_t>(at(c.blocks * kernels::kScatterTimes), 0));
+    REQUIRE(run_case(rig, c, 1) == "");
+    for (const std::vector<std::uint64_t>& times : rig.times) {
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        CHECK(times[i] > 0);
+        if (i % kernels::kScatterTimes != 0) CHECK(times[i] >= times[i - 1]);
+      }
+    }
   }
 }
 

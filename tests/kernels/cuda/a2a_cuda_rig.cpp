@@ -185,7 +185,7 @@ std::string CudaRig::connect(const Case& c) {
 std::string CudaRig::prepare(const Case& c, const std::vector<A2aLayout>& layouts) {
   case_ = c;
   players_ = std::vector<Player>(layouts.size());
-  if (options_.arrival == kernels::Arrival::StreamMemory) {
+  if (!options_.epochs) {
     RIG_CHECK(cudaSetDevice(options_.devices.at(0)));
     RIG_CHECK(kernels::find_stream_memory_ops(&memory_ops_));
   }
@@ -302,7 +302,6 @@ kernels::CopyArgs CudaRig::copies_of(int player, int slot) const {
   args.peers = players_[at(player)].host_peers.data();
   args.send_rows = send_.empty() ? nullptr : send_[at(player)].data();
   args.receive_rows = receive_.empty() ? nullptr : receive_[at(player)].data();
-  args.arrival = options_.arrival;
   args.memory_ops = memory_ops_;
   return args;
 }
@@ -341,7 +340,7 @@ std::string CudaRig::before_exchange(int player, int slot, bool combine) {
       return {};
     case Transport::CopyEngine:
       if (combine) {
-        if (options_.wire_ns > 0) RIG_CHECK(kernels::launch_copy_combine_stamp(gather.call, p.stream));
+        RIG_CHECK(kernels::launch_copy_combine_stamp(gather.call, p.stream));
         RIG_CHECK(kernels::launch_copy_combine(copies, p.stream));
         RIG_CHECK(kernels::launch_copy_combine_receive(gather, copies, p.stream));
       } else {

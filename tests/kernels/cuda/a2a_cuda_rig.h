@@ -36,8 +36,8 @@ struct CudaOptions {
   std::vector<int> devices = {};  ///< of each player
   bool graph = false;             ///< capture each slot's calls once, then replay
   bool windows = false;           ///< buffers are NCCL windows, peers their LSA pointers
-  kernels::Arrival arrival = kernels::Arrival::EpochCopy;
-  NcclWorld* nccl = nullptr;  ///< needed for windows and the nccl transport
+  bool epochs = false;            ///< copy-engine: arrival by epochs, not by stream memory operations
+  NcclWorld* nccl = nullptr;      ///< needed for windows and the nccl transport
   std::uint64_t wire_ns = 0;
   std::uint64_t deadline_ns = 2'000'000'000;
   std::vector<int> silent = {};  ///< players that take no part in dispatches

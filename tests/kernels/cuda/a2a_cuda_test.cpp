@@ -76,6 +76,24 @@ TEST_CASE("a2a: every one-sided transport delivers and combines, slots in turn")
   }
 }
 
+/// What memory checkers run: little work, every kernel of the one-sided transports.
+TEST_CASE("a2a: every kernel once, small") {
+  for (Transport transport : kOneSided) {
+    for (ElementType payload : kPayloads) {
+      Case c = basic_case(transport, payload);
+      c.shape.dims.top_k = 3;
+      c.shape.dims.hidden = 384;
+      c.shape.dims.max_tokens = 13;
+      c.shape.slots = 1;
+      c.tokens = {13, 9};
+      c.blocks = 3;
+      c.tuning.wire_blocks = 1;
+      check_everywhere(c, {}, 2);
+      if (transport == Transport::CopyEngine) check_everywhere(c, {.epochs = true}, 2);
+    }
+  }
+}
+
 TEST_CASE("a2a: routing extremes") {
   for (Transport transport : kOneSided) {
     for (Routing routing : {Routing::OneExpert, Routing::OneRank, Routing::Holes, Routing::Dense}) {
@@ -167,11 +185,15 @@ TEST_CASE("a2a: graph replays go on where the last one ended, with fresh data") 
   }
 }
 
-TEST_CASE("a2a: copy-engine arrival by stream memory operations, also in graphs") {
+TEST_CASE("a2a: copy-engine arrival by epochs, also in graphs") {
   Case c = basic_case(Transport::CopyEngine, ElementType::Bf16);
   c.exact_rows = false;
-  check_everywhere(c, {.arrival = kernels::Arrival::StreamMemory}, 4);
-  check_everywhere(c, {.graph = true, .arrival = kernels::Arrival::StreamMemory}, 6);
+  check_everywhere(c, {.epochs = true}, 4);
+  check_everywhere(c, {.graph = true, .epochs = true}, 6);
+  c.shape.dims.ranks = 8;
+  c.tokens.assign(8, 30);
+  c.blocks = 2;
+  check_everywhere(c, {.epochs = true}, 2);
 }
 
 TEST_CASE("a2a: prefill-sized calls with the blocks of a bench") {
@@ -219,6 +241,18 @@ TEST_CASE("a2a: results do not depend on how rows are kept in flight") {
   }
 }
 
+TEST_CASE("a2a: some blocks send to other ranks, the rest move own rows") {
+  for (ElementType payload : kPayloads) {
+    for (int wire : {1, 3}) {
+      Case c = basic_case(Transport::LsaHt, payload);
+      c.shape.dims.ranks = 3;
+      c.tokens = {75, 61, 0};
+      c.tuning.wire_blocks = wire;
+      check_everywhere(c);
+    }
+  }
+}
+
 TEST_CASE("a2a: nccl transport, messages exact and padded, also in graphs") {
   std::vector<int> devices = {0};
   if (gpu_count() >= 2) devices.push_back(1);
@@ -255,17 +289,20 @@ TEST_CASE("a2a: the same kernels on NCCL windows") {
 TEST_CASE("a2a: an emulated wire holds the receive for its time, and no longer") {
   constexpr double kWireUs = 400;
   for (Transport transport : kOneSided) {
-    Case c = basic_case(transport, ElementType::Bf16);
-    c.shape.dims.ranks = 8;
-    c.shape.dims.max_tokens = 20;
-    c.mirrored = true;
-    c.tokens = {20};
-    CudaRig rig({.devices = {0}, .wire_ns = static_cast<std::uint64_t>(kWireUs * 1000)});
-    INFO(c.name);
-    CHECK(run_case(rig, c, 3) == "");
-    // The latest combine, by events around all its launches.
-    CHECK(rig.last_us(0) >= kWireUs);
-    CHECK(rig.last_us(0) <= kWireUs + 200);
+    for (bool epochs : {false, true}) {
+      if (epochs && transport != Transport::CopyEngine) continue;
+      Case c = basic_case(transport, ElementType::Bf16);
+      c.shape.dims.ranks = 8;
+      c.shape.dims.max_tokens = 20;
+      c.mirrored = true;
+      c.tokens = {20};
+      CudaRig rig({.devices = {0}, .epochs = epochs, .wire_ns = static_cast<std::uint64_t>(kWireUs * 1000)});
+      INFO(c.name);
+      CHECK(run_case(rig, c, 3) == "");
+      // The latest combine, by events around all its launches.
+      CHECK(rig.last_us(0) >= kWireUs);
+      CHECK(rig.last_us(0) <= kWireUs + 200);
+    }
   }
 }
 

@@ -163,7 +163,12 @@ inline void store_release(std::uint64_t* p, std::uint64_t v) {
 inline void store_relaxed(std::uint64_t* p, std::uint64_t v) {
   *p = v;
 }
-inline void fence_system() {}
+inline void add_release(std::uint32_t* p, std::uint32_t v) {
+  *p += v;
+}
+inline void raise_relaxed(std::uint64_t* p, std::uint64_t v) {
+  if (*p < v) *p = v;
+}
 inline std::uint32_t count_arrival(std::uint32_t* counter, std::uint32_t last) {
   const std::uint32_t old = *counter;
   *counter = old >= last ? 0 : old + 1;

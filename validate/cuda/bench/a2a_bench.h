@@ -1,6 +1,7 @@
 // `bench a2a`, what its sections share.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,20 +40,22 @@ class A2aBench {
   void verify(const SymmetricBuffers& buffers, const BenchTokens& tokens, int set, const char* what);
 
   void launch_floor();
+  /// Sends alone; what they sent is received afterwards, untimed.
+  Spread time_sends(const std::function<void(int, int)>& send, const std::function<void(int)>& receive);
   void low_latency(int tokens, kernels::ElementType payload, const std::vector<int>& blocks);
   void low_latency_combine(const SymmetricBuffers& buffers, const BenchTokens& tokens, A2aPoint point);
 
   void high_throughput(const BenchTokens& tokens, kernels::ElementType payload);
-  void tuned_dispatch(const SymmetricBuffers& buffers, const BenchTokens& tokens, const Traffic& traffic);
-  void block_times(const SymmetricBuffers& buffers, const BenchTokens& tokens, int blocks);
+  void tuned_dispatch(const SymmetricBuffers& buffers, const BenchTokens& tokens, A2aPoint point);
+  void dispatch_parts();
+  void block_times(const SymmetricBuffers& buffers, const BenchTokens& tokens, int blocks, int wire_blocks);
   void nccl(const BenchTokens& tokens, bool registered);
 
   double bare_copy(double bytes, const A2aPoint& point);
   void copy_engine(int tokens, kernels::ElementType payload);
-  void copy_words(const SymmetricBuffers& buffers, const BenchTokens& tokens, A2aPoint point, const Traffic& traffic,
-                  double bare_us);
 
   ExchangeRanks ranks_;
+  kernels::StreamMemoryOps memory_ops_;
   std::optional<NcclComms> comms_;
   int iterations_;
   bool quick_;

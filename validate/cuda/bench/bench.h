@@ -23,8 +23,8 @@ int run_bench_attention(const BenchOptions& options);
 /// beside bare peer copies and NCCL's send/recv in the same run. `device` is not read.
 int run_bench_a2a(const BenchOptions& options);
 
-/// A chain of cuBLAS products on one stream beside a chain of exchanges on another, for each transport and way of sharing
-/// the SMs: how much of the ideal overlap is realised, and what each costs the other. `device` is not read.
+/// A chain of cuBLAS products on one stream beside a chain of exchanges on another, for each transport and way of
+/// sharing the SMs: how much of the ideal overlap is realised, and what each costs the other. `device` is not read.
 int run_bench_overlap(const BenchOptions& options);
 
 }  // namespace dbo::bench

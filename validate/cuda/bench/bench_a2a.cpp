@@ -18,6 +18,7 @@ A2aBench::A2aBench(const BenchOptions& options)
       records_(options.csv, {"transport", "op", "payload", "tokens", "sms", "mode", "variant", "us_median", "us_p10",
                              "us_p90", "repeats", "wire_bytes", "logical_bytes"}) {
   if (!ranks_.is_loopback()) comms_.emplace(ranks_);
+  DBO_BENCH_CHECK(kernels::find_stream_memory_ops(&memory_ops_));
   std::printf(
       "# bench a2a: %d ranks on %s, hidden %d, top-%d of %d experts, random data, L2 flushed, common start,\n"
       "# median of %d (p90 beside it), slowest rank; wire = to other ranks, logical = own rows too (EP2: about 2 x "

@@ -39,8 +39,8 @@ void A2aBench::copy_engine(int number_of_tokens, ElementType payload) {
   const SymmetricBuffers buffers(ranks_, shape);
   const auto rows = [&](int from, int to) { return tokens.rank_rows(from, to); };
   const auto copies_of = [&](int rank) {
-    return kernels::CopyArgs{buffers.call(rank, kHelperBlocks), buffers.host_peers(),        tokens.send_rows(rank),
-                             tokens.receive_rows(rank),         kernels::Arrival::EpochCopy, {}};
+    return kernels::CopyArgs{buffers.call(rank, kHelperBlocks), buffers.host_peers(), tokens.send_rows(rank),
+                             tokens.receive_rows(rank), memory_ops_};
   };
   const auto pack = [&](int set, int blocks) {
     ranks_.each([&](int rank) {
@@ -74,7 +74,20 @@ void A2aBench::copy_engine(int number_of_tokens, ElementType payload) {
           iterations_, [&](int) { graphs.launch(); }, prepare),
       traffic, bare);
   verify(buffers, tokens, (iterations_ - 1) % BenchTokens::kSets, "copy-engine dispatch");
-  copy_words(buffers, tokens, point, traffic, bare);
+  // The epochs go on from the packs, on flags that words have left at zero.
+  const RankGraphs epochs(ranks_, [&](int rank) {
+    kernels::CopyArgs args = copies_of(rank);
+    args.memory_ops = {};
+    DBO_BENCH_CHECK(kernels::launch_copy_dispatch(args, ranks_[rank].comm));
+    DBO_BENCH_CHECK(kernels::launch_copy_dispatch_receive(args, ranks_[rank].comm));
+  });
+  point.variant = "arrival by epochs";
+  row(point,
+      ranks_.measure(
+          iterations_, [&](int) { epochs.launch(); }, prepare),
+      traffic, bare);
+  point.variant = "";
+  buffers.reset();
   if (payload != ElementType::Bf16) return;
   const RankGraphs back_graphs(ranks_, [&](int rank) {
     DBO_BENCH_CHECK(kernels::launch_copy_combine(copies_of(rank), ranks_[rank].comm));
@@ -91,32 +104,6 @@ void A2aBench::copy_engine(int number_of_tokens, ElementType payload) {
       ranks_.measure(
           iterations_, [&](int) { back_graphs.launch(); }, both),
       traffic_of(ranks_.count(), kernels::combine_row_bytes(buffers.layout(0)), rows), bare);
-}
-
-/// The same dispatch with arrival by stream memory operations.
-void A2aBench::copy_words(const SymmetricBuffers& buffers, const BenchTokens& tokens, A2aPoint point,
-                          const Traffic& traffic, double bare_us) {
-  kernels::StreamMemoryOps ops;
-  if (kernels::find_stream_memory_ops(&ops) != cudaSuccess) return;
-  const RankGraphs graphs(ranks_, [&](int rank) {
-    const kernels::CopyArgs args{buffers.call(rank, 1),     buffers.host_peers(),           tokens.send_rows(rank),
-                                 tokens.receive_rows(rank), kernels::Arrival::StreamMemory, ops};
-    DBO_BENCH_CHECK(kernels::launch_copy_dispatch(args, ranks_[rank].comm));
-    DBO_BENCH_CHECK(kernels::launch_copy_dispatch_receive(args, ranks_[rank].comm));
-  });
-  // These flags hold words, not epochs: clear them before and after.
-  const auto clear = [&] {
-    ranks_.each([&](int rank) {
-      const kernels::A2aCall call = buffers.call(rank, 1);
-      DBO_BENCH_CHECK(
-          cudaMemset(call.base + call.layout.dispatch_flag, 0, 4 * static_cast<std::size_t>(ranks_.count())));
-      DBO_BENCH_CHECK(cudaDeviceSynchronize());
-    });
-  };
-  clear();
-  point.variant = "stream memory operations";
-  row(point, ranks_.measure(iterations_, [&](int) { graphs.launch(); }), traffic, bare_us);
-  clear();
 }
 
 void A2aBench::copies() {

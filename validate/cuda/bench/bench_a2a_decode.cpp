@@ -23,6 +23,24 @@ void A2aBench::launch_floor() {
   row(point, ranks_.measure(iterations_, [&](int) { graphs.launch(); }), {});
 }
 
+Spread A2aBench::time_sends(const std::function<void(int, int)>& send, const std::function<void(int)>& receive) {
+  bool is_sent = false;
+  const auto receive_last = [&] {
+    if (is_sent) ranks_.each(receive);
+    is_sent = false;
+  };
+  const Spread us = ranks_.measure(
+      iterations_,
+      [&](int i) {
+        ranks_.each([&](int rank) { send(rank, i); });
+        is_sent = true;
+      },
+      [&](int) { receive_last(); });
+  receive_last();
+  ranks_.wait();
+  return us;
+}
+
 void A2aBench::low_latency(int number_of_tokens, ElementType payload, const std::vector<int>& blocks_list) {
   const kernels::A2aShape shape = shape_of(Transport::LsaLl, payload, number_of_tokens);
   const BenchTokens tokens(ranks_, shape.dims, number_of_tokens);
@@ -34,9 +52,12 @@ void A2aBench::low_latency(int number_of_tokens, ElementType payload, const std:
       DBO_BENCH_CHECK(
           kernels::launch_ll_dispatch_send({buffers.call(rank, blocks), tokens.view(rank, set)}, ranks_[rank].comm));
     };
+    const auto receive = [&](int rank) {
+      DBO_BENCH_CHECK(kernels::launch_ll_dispatch_receive(buffers.call(rank, blocks), ranks_[rank].comm));
+    };
     const auto dispatch = [&](int rank, int set) {
       send(rank, set);
-      DBO_BENCH_CHECK(kernels::launch_ll_dispatch_receive(buffers.call(rank, blocks), ranks_[rank].comm));
+      receive(rank);
     };
     A2aPoint point{"lsa-ll", "dispatch", payload_name(payload), number_of_tokens, blocks};
     row(point, ranks_.measure(iterations_, [&](int i) { ranks_.each([&](int rank) { dispatch(rank, i); }); }), traffic);
@@ -45,7 +66,7 @@ void A2aBench::low_latency(int number_of_tokens, ElementType payload, const std:
     row(point, ranks_.measure(iterations_, [&](int) { graphs.launch(); }), traffic);
     point.graph = false;
     point.op = "dispatch send";
-    row(point, ranks_.measure(iterations_, [&](int i) { ranks_.each([&](int rank) { send(rank, i); }); }), traffic);
+    row(point, time_sends(send, receive), traffic);
     if (payload == ElementType::Bf16) low_latency_combine(buffers, tokens, point);
   }
 }
@@ -68,6 +89,7 @@ void A2aBench::low_latency_combine(const SymmetricBuffers& buffers, const BenchT
       DBO_BENCH_CHECK(kernels::launch_ll_dispatch_receive(call, ranks_[rank].comm));
     });
   };
+  buffers.reset();
   point.op = "combine";
   row(point,
       ranks_.measure(
@@ -85,6 +107,7 @@ void A2aBench::low_latency_combine(const SymmetricBuffers& buffers, const BenchT
       ranks_.measure(
           iterations_, [&](int) { ranks_.each(send); }, prepare),
       back);
+  buffers.reset();
 }
 
 void A2aBench::decode() {

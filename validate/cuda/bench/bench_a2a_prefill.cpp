@@ -1,6 +1,7 @@
 // `bench a2a`: lsa-ht, and NCCL's send/recv beside it.
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "sim/base/error.h"
 #include "validate/cuda/bench/a2a_bench.h"
@@ -34,8 +35,9 @@ void A2aBench::high_throughput(const BenchTokens& tokens, ElementType payload) {
     row(point, ranks_.measure(iterations_, [&](int i) { dispatch(i, blocks); }), traffic, bf16 ? nccl_us_ : 0);
   }
   verify(buffers, tokens, (iterations_ - 1) % BenchTokens::kSets, "lsa-ht dispatch");
+  tuned_dispatch(buffers, tokens, point);
+  buffers.reset();
   if (!bf16) return;
-  tuned_dispatch(buffers, tokens, traffic);
   const Traffic back = traffic_of(ranks_.count(), kernels::combine_row_bytes(buffers.layout(0)), rows);
   point.op = "combine";
   for (int blocks : counts) {
@@ -48,17 +50,34 @@ void A2aBench::high_throughput(const BenchTokens& tokens, ElementType payload) {
     };
     row(point, ranks_.measure(iterations_, combine, [&](int i) { dispatch(i, kHelperBlocks); }), back);
   }
-  for (int blocks : counts) block_times(buffers, tokens, blocks);
+  block_times(buffers, tokens, 16, 0);
+  block_times(buffers, tokens, 16, 8);
+  block_times(buffers, tokens, 24, 0);
+  block_times(buffers, tokens, 24, 10);
+  block_times(buffers, tokens, 32, 0);
 }
 
-/// The same dispatch with fewer rows in flight: whether more blocks are slower because they crowd the link.
-void A2aBench::tuned_dispatch(const SymmetricBuffers& buffers, const BenchTokens& tokens, const Traffic& traffic) {
+/// The same dispatch with SMs set apart for the link, and with fewer rows in flight: whether more blocks are slower
+/// because own rows wait behind the full link, or because they crowd it.
+void A2aBench::tuned_dispatch(const SymmetricBuffers& buffers, const BenchTokens& tokens, A2aPoint point) {
+  const Traffic traffic = traffic_of(ranks_.count(), kernels::dispatch_row_bytes(buffers.layout(0)),
+                                     [&](int from, int to) { return tokens.rank_rows(from, to); });
+  const bool bf16 = buffers.layout(0).payload == ElementType::Bf16;
+  struct Variant {
+    const char* name;
+    kernels::ScatterTuning tuning;
+  };
+  const Variant variants[] = {{"no wire blocks", {0, false, 0}},        {"8 wire blocks", {0, false, 8}},
+                              {"10 wire blocks", {0, false, 10}},       {"12 wire blocks", {0, false, 12}},
+                              {"16 wire blocks", {0, false, 16}},       {"no wire blocks 2 stages", {2, false, 0}},
+                              {"no wire blocks settled", {0, true, 0}}, {"2 stages", {2, false, -1}}};
   for (int blocks : {16, 24, 32}) {
-    for (const kernels::ScatterTuning tuning :
-         {kernels::ScatterTuning{2, false}, kernels::ScatterTuning{0, true}, kernels::ScatterTuning{2, true}}) {
-      A2aPoint point{"lsa-ht", "dispatch", "bf16", kPrefillTokens, blocks};
-      point.variant = (tuning.stages == 0 ? "" : std::to_string(tuning.stages) + " stages ") +
-                      std::string(tuning.settle ? "settled" : "");
+    for (const Variant& variant : variants) {
+      const kernels::ScatterTuning& tuning = variant.tuning;
+      if (tuning.wire_blocks > blocks * 2 / 3 || (quick_ && tuning.wire_blocks > 8)) continue;
+      if (!bf16 && (tuning.stages != 0 || tuning.settle)) continue;  // fp8 has no ring
+      point.blocks = blocks;
+      point.variant = variant.name;
       const auto dispatch = [&](int i) {
         ranks_.each([&](int rank) {
           kernels::DispatchArgs args{buffers.call(rank, blocks), tokens.view(rank, i)};
@@ -66,14 +85,38 @@ void A2aBench::tuned_dispatch(const SymmetricBuffers& buffers, const BenchTokens
           DBO_BENCH_CHECK(kernels::launch_ht_dispatch(args, ranks_[rank].comm));
         });
       };
-      row(point, ranks_.measure(iterations_, dispatch), traffic, nccl_us_);
+      row(point, ranks_.measure(iterations_, dispatch), traffic, bf16 ? nccl_us_ : 0);
+    }
+  }
+}
+
+/// Only the rows to other ranks, and only those that stay: what each costs without the other.
+void A2aBench::dispatch_parts() {
+  const kernels::A2aShape shape = shape_of(Transport::LsaHt, ElementType::Bf16, kPrefillTokens);
+  for (const BenchRouting routing : {BenchRouting::Remote, BenchRouting::Own}) {
+    const BenchTokens tokens(ranks_, shape.dims, kPrefillTokens, routing);
+    const SymmetricBuffers buffers(ranks_, shape);
+    const Traffic traffic = traffic_of(ranks_.count(), kernels::dispatch_row_bytes(buffers.layout(0)),
+                                       [&](int from, int to) { return tokens.rank_rows(from, to); });
+    A2aPoint point{"lsa-ht", "dispatch", "bf16", kPrefillTokens, 0};
+    point.variant = routing == BenchRouting::Remote ? "remote rows only" : "own rows only";
+    for (int blocks : {8, 10, 16, 24, 32}) {
+      point.blocks = blocks;
+      const auto dispatch = [&](int i) {
+        ranks_.each([&](int rank) {
+          kernels::DispatchArgs args{buffers.call(rank, blocks), tokens.view(rank, i)};
+          args.tuning.wire_blocks = 0;
+          DBO_BENCH_CHECK(kernels::launch_ht_dispatch(args, ranks_[rank].comm));
+        });
+      };
+      row(point, ranks_.measure(iterations_, dispatch), traffic);
     }
   }
 }
 
 /// Prints when the blocks of one dispatch, on the rank that ended last, had entered, knew their routes, had moved their
-/// rows and ended, in us from the first entry.
-void A2aBench::block_times(const SymmetricBuffers& buffers, const BenchTokens& tokens, int blocks) {
+/// rows and ended, in us from the first entry; wire blocks (0: none) and the others apart.
+void A2aBench::block_times(const SymmetricBuffers& buffers, const BenchTokens& tokens, int blocks, int wire_blocks) {
   constexpr auto kTimes = static_cast<std::size_t>(kernels::kScatterTimes);
   const std::size_t number = static_cast<std::size_t>(blocks) * kTimes;
   std::vector<Memory> times;
@@ -82,28 +125,37 @@ void A2aBench::block_times(const SymmetricBuffers& buffers, const BenchTokens& t
     ranks_.each([&](int rank) {
       kernels::DispatchArgs args{buffers.call(rank, blocks), tokens.view(rank, i)};
       args.times = times[static_cast<std::size_t>(rank)].as<std::uint64_t>();
+      args.tuning.wire_blocks = wire_blocks;
       DBO_BENCH_CHECK(kernels::launch_ht_dispatch(args, ranks_[rank].comm));
     });
   };
   (void)ranks_.measure(3, dispatch);
-  std::vector<double> slowest[kTimes];
+  std::vector<std::uint64_t> slowest;
+  double longest = -1;
   for (const Memory& memory : times) {
     std::vector<std::uint64_t> stamps(number);
     DBO_BENCH_CHECK(cudaMemcpy(stamps.data(), memory.get(), number * sizeof(std::uint64_t), cudaMemcpyDeviceToHost));
-    std::uint64_t start = stamps[0];
-    for (std::size_t i = 0; i < number; i += kTimes) start = std::min(start, stamps[i]);
-    std::vector<double> us[kTimes];
-    for (std::size_t i = 0; i < number; ++i) us[i % kTimes].push_back(static_cast<double>(stamps[i] - start) / 1000);
-    for (auto& times_of : us) std::sort(times_of.begin(), times_of.end());
-    if (slowest[0].empty() || us[kTimes - 1].back() > slowest[kTimes - 1].back()) std::copy(us, us + kTimes, slowest);
+    const auto [first, last] = std::minmax_element(stamps.begin(), stamps.end());
+    for (std::uint64_t& stamp : stamps) stamp -= *first;
+    if (static_cast<double>(*last) > longest) longest = static_cast<double>(*last), slowest = stamps;
   }
   const char* const names[] = {"entered", "routed", "moved", "ended"};
-  std::printf("#   blocks of dispatch bf16 at %2d SMs, first/median/last us:", blocks);
-  for (std::size_t i = 0; i < kTimes; ++i) {
-    const std::vector<double>& t = slowest[i];
-    std::printf(" %s %.1f/%.1f/%.1f", names[i], t.front(), t[t.size() / 2], t.back());
+  const auto wire = static_cast<std::size_t>(wire_blocks);
+  for (const auto& [begin, end] : {std::pair{std::size_t{0}, wire}, std::pair{wire, number / kTimes}}) {
+    if (begin == end) continue;
+    std::printf("#   %s of dispatch bf16 at %2d SMs, first/median/last us:",
+                wire == 0    ? "blocks"
+                : begin == 0 ? "wire blocks"
+                             : "own blocks",
+                blocks);
+    for (std::size_t what = 0; what < kTimes; ++what) {
+      std::vector<double> us;
+      for (std::size_t i = begin; i < end; ++i) us.push_back(static_cast<double>(slowest[i * kTimes + what]) / 1000);
+      std::sort(us.begin(), us.end());
+      std::printf(" %s %.1f/%.1f/%.1f", names[what], us.front(), us[us.size() / 2], us.back());
+    }
+    std::printf("\n");
   }
-  std::printf("\n");
 }
 
 void A2aBench::nccl(const BenchTokens& tokens, bool registered) {
@@ -161,6 +213,7 @@ void A2aBench::prefill() {
   }
   high_throughput(tokens, ElementType::Bf16);
   high_throughput(tokens, ElementType::Fp8E4m3);
+  if (!quick_) dispatch_parts();
 }
 
 }  // namespace dbo::bench

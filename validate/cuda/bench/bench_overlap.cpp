@@ -113,7 +113,7 @@ class OverlapBench {
             .transport = transport,
             .slots = slots};
   }
-  void pack(const SymmetricBuffers& buffers, int blocks, int slot, const std::vector<cudaStream_t>& streams);
+  void pack(int blocks, int slot, const std::vector<cudaStream_t>& streams);
   void copy(int slot, const std::vector<cudaStream_t>& streams);
   std::vector<Arm> arms();
   void add_copy_arms(std::vector<Arm>& arms);
@@ -126,9 +126,9 @@ class OverlapBench {
   std::optional<NcclComms> comms_;
   int repeats_;
   bool quick_;
-  /// Words and epochs are not compatible in one buffer. Both have two slots: a rank may be a whole exchange ahead, and
-  /// its word for it must not meet the peer's clearing of the one before.
-  SymmetricBuffers words_, epochs_, ht_, ll_;
+  /// The copies have two slots: a rank may be a whole exchange ahead, and its word for it must not meet the peer's
+  /// clearing of the one before.
+  SymmetricBuffers copies_, ht_, ll_;
   std::optional<SymmetricBuffers> nccl_;
   BenchTokens prefill_, decode_;
   kernels::StreamMemoryOps memory_ops_;
@@ -141,8 +141,7 @@ class OverlapBench {
 OverlapBench::OverlapBench(const BenchOptions& options)
     : repeats_(options.quick ? 3 : 7),
       quick_(options.quick),
-      words_(ranks_, shape_of(Transport::CopyEngine, ElementType::Bf16, kPrefillTokens, 2)),
-      epochs_(ranks_, shape_of(Transport::CopyEngine, ElementType::Bf16, kPrefillTokens, 2)),
+      copies_(ranks_, shape_of(Transport::CopyEngine, ElementType::Bf16, kPrefillTokens, 2)),
       ht_(ranks_, shape_of(Transport::LsaHt, ElementType::Bf16, kPrefillTokens, 1)),
       ll_(ranks_, shape_of(Transport::LsaLl, ElementType::Fp8E4m3, kDecodeTokens, 1)),
       prefill_(ranks_, ht_.layout(0).dims, kPrefillTokens),
@@ -161,10 +160,7 @@ OverlapBench::OverlapBench(const BenchOptions& options)
   ranks_.each([&](int) {
     for (int sms : {8, 16, 24}) splits_[at(sms / 8 - 1)].push_back(std::make_unique<GreenSplit>(sms));
   });
-  for (int slot : {0, 1}) {
-    pack(words_, 24, slot, comm_);
-    pack(epochs_, 24, slot, comm_);
-  }
+  for (int slot : {0, 1}) pack(24, slot, comm_);
   ranks_.wait();
 }
 
@@ -181,49 +177,36 @@ std::vector<cudaStream_t> OverlapBench::green(int blocks, bool small) const {
   return streams;
 }
 
-void OverlapBench::pack(const SymmetricBuffers& buffers, int blocks, int slot,
-                        const std::vector<cudaStream_t>& streams) {
+void OverlapBench::pack(int blocks, int slot, const std::vector<cudaStream_t>& streams) {
   ranks_.each([&](int rank) {
     DBO_BENCH_CHECK(
-        kernels::launch_copy_pack({buffers.call(rank, blocks, slot), prefill_.view(rank, 0)}, streams[at(rank)]));
+        kernels::launch_copy_pack({copies_.call(rank, blocks, slot), prefill_.view(rank, 0)}, streams[at(rank)]));
   });
 }
 
-/// Copies and their arrival by stream memory operations.
+/// Copies and their arrival.
 void OverlapBench::copy(int slot, const std::vector<cudaStream_t>& streams) {
   ranks_.each([&](int rank) {
-    const kernels::CopyArgs args{words_.call(rank, 1, slot),     words_.host_peers(),
-                                 prefill_.send_rows(rank),       prefill_.receive_rows(rank),
-                                 kernels::Arrival::StreamMemory, memory_ops_};
+    const kernels::CopyArgs args{copies_.call(rank, 1, slot), copies_.host_peers(), prefill_.send_rows(rank),
+                                 prefill_.receive_rows(rank), memory_ops_};
     DBO_BENCH_CHECK(kernels::launch_copy_dispatch(args, streams[at(rank)]));
     DBO_BENCH_CHECK(kernels::launch_copy_dispatch_receive(args, streams[at(rank)]));
   });
 }
 
-/// Copies alone, copies that arrive by epochs, packs alone, and both.
+/// Copies alone, packs alone, and both.
 void OverlapBench::add_copy_arms(std::vector<Arm>& arms) {
   for (bool graph : {false, true}) {
-    arms.push_back({"copies (words)", 0, Control::None, graph,
+    arms.push_back({"copies", 0, Control::None, graph,
                     [this](int i, const std::vector<cudaStream_t>& streams) { copy(i % 2, streams); }});
-    arms.push_back(
-        {"copies (epochs)", 1, Control::None, graph, [this](int i, const std::vector<cudaStream_t>& streams) {
-           ranks_.each([&](int rank) {
-             const kernels::CopyArgs args{epochs_.call(rank, 1, i % 2), epochs_.host_peers(),
-                                          prefill_.send_rows(rank),     prefill_.receive_rows(rank),
-                                          kernels::Arrival::EpochCopy,  {}};
-             DBO_BENCH_CHECK(kernels::launch_copy_advance(args.call, streams[at(rank)]));
-             DBO_BENCH_CHECK(kernels::launch_copy_dispatch(args, streams[at(rank)]));
-             DBO_BENCH_CHECK(kernels::launch_copy_dispatch_receive(args, streams[at(rank)]));
-           });
-         }});
     for (Control control : {Control::None, Control::Target}) {
       arms.push_back({"pack and copies", 16, control, graph, [this](int i, const std::vector<cudaStream_t>& streams) {
-                        pack(words_, 16, i % 2, streams);
+                        pack(16, i % 2, streams);
                         copy(i % 2, streams);
                       }});
       if (graph) continue;
       arms.push_back({"pack alone", 16, control, graph,
-                      [this](int i, const std::vector<cudaStream_t>& streams) { pack(words_, 16, i % 2, streams); }});
+                      [this](int i, const std::vector<cudaStream_t>& streams) { pack(16, i % 2, streams); }});
     }
   }
 }

@@ -74,7 +74,6 @@ SymmetricBuffers::SymmetricBuffers(const ExchangeRanks& ranks, const kernels::A2
     } else {
       DBO_BENCH_CHECK(cudaMalloc(&bases_[at(rank)], bytes));
     }
-    DBO_BENCH_CHECK(cudaMemset(bases_[at(rank)], 0, layouts_.back().control_bytes));
     // Expert outputs are whatever they are, but not zeros.
     const kernels::Area outputs = layouts_.back().outputs;
     fill(kernels::expert_outputs(layouts_.back(), bases_[at(rank)], 0), static_cast<std::int64_t>(outputs.bytes / 2),
@@ -90,6 +89,14 @@ SymmetricBuffers::SymmetricBuffers(const ExchangeRanks& ranks, const kernels::A2
     DBO_BENCH_CHECK(ncclGroupEnd());
   }
   ranks.each([&](int) { peers_.push_back(upload_values(bases_)); });
+  reset();
+}
+
+void SymmetricBuffers::reset() const {
+  ranks_.each([&](int rank) {
+    DBO_BENCH_CHECK(cudaMemset(bases_[at(rank)], 0, layouts_[at(rank)].control_bytes));
+    DBO_BENCH_CHECK(cudaDeviceSynchronize());
+  });
 }
 
 SymmetricBuffers::~SymmetricBuffers() {
@@ -120,7 +127,7 @@ kernels::A2aCall SymmetricBuffers::call(int rank, int blocks, int slot) const {
   return call;
 }
 
-BenchTokens::BenchTokens(const ExchangeRanks& ranks, const kernels::MoeDims& dims, int tokens)
+BenchTokens::BenchTokens(const ExchangeRanks& ranks, const kernels::MoeDims& dims, int tokens, BenchRouting routing)
     : tokens_(tokens), received_rows_(at(ranks.count()), std::vector<std::int32_t>(at(ranks.count()), 0)) {
   const int experts = dims.experts_per_rank * dims.ranks;
   ranks.each([&](int rank) {
@@ -129,11 +136,15 @@ BenchTokens::BenchTokens(const ExchangeRanks& ranks, const kernels::MoeDims& dim
     std::vector<float> weights;
     std::vector<int> all(at(experts));
     std::iota(all.begin(), all.end(), 0);
+    std::erase_if(all, [&](int expert) {
+      const bool own = expert / dims.experts_per_rank == rank;
+      return routing == BenchRouting::Remote ? own : routing == BenchRouting::Own && !own;
+    });
     std::uint64_t state = 1234 + static_cast<std::uint64_t>(rank);
     for (int token = 0; token < tokens; ++token) {
       std::vector<bool> seen(at(dims.ranks), false);
       for (int k = 0; k < dims.top_k; ++k) {
-        std::swap(all[at(k)], all[at(k) + draw(state) % at(experts - k)]);
+        std::swap(all[at(k)], all[at(k) + draw(state) % (all.size() - at(k))]);
         const int to = all[at(k)] / dims.experts_per_rank;
         data.host_experts.push_back(all[at(k)]);
         weights.push_back(1.0f / static_cast<float>(dims.top_k));

@@ -35,6 +35,8 @@ class SymmetricBuffers {
   SymmetricBuffers(const SymmetricBuffers&) = delete;
   SymmetricBuffers& operator=(const SymmetricBuffers&) = delete;
 
+  /// Zeroes the control parts of all ranks, which must be idle: dispatches without their combines leave flags apart.
+  void reset() const;
   /// A call on `rank` with that many blocks.
   kernels::A2aCall call(int rank, int blocks, int slot = 0) const;
   std::byte* const* host_peers() const { return bases_.data(); }
@@ -49,10 +51,14 @@ class SymmetricBuffers {
   std::vector<Memory> peers_;
 };
 
+/// Which experts tokens choose from: all, those of other ranks, those of their own rank.
+enum class BenchRouting { All, Remote, Own };
+
 /// Tokens of every rank: one routing, drawn evenly without repetition, and several sets of random rows.
 class BenchTokens {
  public:
-  BenchTokens(const ExchangeRanks& ranks, const kernels::MoeDims& dims, int tokens);
+  BenchTokens(const ExchangeRanks& ranks, const kernels::MoeDims& dims, int tokens,
+              BenchRouting routing = BenchRouting::All);
 
   kernels::TokenView view(int rank, int set) const;
   std::byte* out(int rank) const { return ranks_data_[static_cast<std::size_t>(rank)].out.as<std::byte>(); }
