@@ -115,16 +115,23 @@ namespace {
 /// Graphs a server with this config has captured: un-split ones, and split ones beside them or in their place.
 std::pair<int, int> captured_graphs(const Config& config) {
   if (config.execution.mode != Execution::Graph || !transport_info(config.overlap.transport).capturable) return {0, 0};
-  if (!config.execution.graph_sizes) return {1, 1};
+  const bool splits = decide_settings(config).can_split();
+  if (!config.execution.graph_sizes) return {1, splits ? 1 : 0};
   int split = 0;
   for (const std::int64_t size : *config.execution.graph_sizes)
-    split += size >= config.overlap.decode_token_threshold ? 1 : 0;
+    split += splits && size >= config.overlap.decode_token_threshold ? 1 : 0;
   const auto sizes = static_cast<int>(config.execution.graph_sizes->size());
   // vLLM's first runner drops the un-split graph of a size that has a split one.
   return {config.overlap.coordination == Coordination::V1 ? sizes - split : sizes, split};
 }
 
 }  // namespace
+
+std::optional<MemoryUse> step_memory(const Config& config, const Plan& plan) {
+  if (!config.model.has_dims()) return std::nullopt;
+  const auto [graphs, twins] = captured_graphs(config);
+  return memory_use(plan, config.cluster.gpu, graphs, twins);
+}
 
 Prediction predict(const Config& config, const StepBatch& step, const StepOptions& options) {
   const DecideSettings settings = decide_settings(config);
@@ -143,10 +150,7 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
   baseline_options.details = false;
   out.baseline_result = simulate_plan(out.baseline, baseline_options);
   for (const RankBatch& rank : step.ranks) out.tokens += rank.tokens();
-  if (config.model.has_dims()) {
-    const auto [graphs, twins] = captured_graphs(config);
-    out.memory = memory_use(out.split.plan, config.cluster.gpu, graphs, twins);
-  }
+  out.memory = step_memory(config, out.split.plan);
   out.assumptions = out.split.costs.assumptions;
   if (!out.result.period.exact)
     out.assumptions.push_back("no exact repeat of the steady state was found; period_ns is a mean");

@@ -42,6 +42,9 @@ Plan make_step_plan(const Config& config, const Decision& decision, bool baselin
 /// The same with its costs. `baseline`: the decision was made without DBO.
 CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline);
 
+/// What the plan's step takes of the fullest GPU; nothing when the model has no dimensions.
+std::optional<MemoryUse> step_memory(const Config& config, const Plan& plan);
+
 /// One step of the config's workload. Throws InputError for notation that does not hold together and FindingError for a
 /// plan with a deadlock or race.
 Prediction predict(const Config& config, const StepBatch& step, const StepOptions& options = {});
