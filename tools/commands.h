@@ -31,6 +31,19 @@ struct OptimiseCommand {
 };
 int run_optimise(const OptimiseCommand& command);
 
+struct TuneCommand {
+  std::string config;
+  std::string out;    ///< folder; empty: no files, nothing kept
+  std::string shard;  ///< "INDEX/COUNT"
+  std::vector<std::string> merge;
+  std::string batch, context, expert_parallel, transports, schedules, ubatches, sm_controls, comm_sms;  ///< lists
+  std::string objective = "tokens_per_s_per_gpu";
+  double max_step_ms = 0;  ///< 0: no limit
+  std::int64_t jobs = 0;   ///< 0: all cores
+  bool json = false;
+};
+int run_tune(const TuneCommand& command);
+
 int run_check(const std::string& path, bool json);
 
 int run_list(const std::string& what, bool json);

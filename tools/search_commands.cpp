@@ -25,6 +25,29 @@ void add_search_commands(ProgramSpec& program) {
         {"--time-limit", "seconds the search may take (default 10)", &optimise.time_limit_s, false, {}, {}},
         {"--json", "print JSON", &optimise.json, false, {}, {}}},
        [] { return run_optimise(optimise); }});
+
+  static TuneCommand tune;
+  program.commands.push_back(
+      {"tune",
+       "sweep settings and batches: the best, where splitting pays, and a server's flags",
+       "dbo tune examples/deepseek-v3-decode-2x8-h200.json --max-step-ms 50 --out sweep",
+       {{"CONFIG", "config; its batch is the one advised on", &tune.config, false, {}, {}},
+        {"--batch", "tokens a rank, as 64,128 or 16:512:16 (default: usual ones)", &tune.batch, false, {}, {}},
+        {"--context", "context tokens (default: the config's)", &tune.context, false, {}, {}},
+        {"--ep", "GPUs, whole nodes (default: the config's)", &tune.expert_parallel, false, {}, {}},
+        {"--transport", "names (default: those of the config's kind)", &tune.transports, false, {}, {}},
+        {"--schedule", "names (default: all)", &tune.schedules, false, {}, {}},
+        {"--ubatches", "numbers of ubatches (default 2)", &tune.ubatches, false, {}, {}},
+        {"--comm-sms", "SMs for communication (default: 8 to 32)", &tune.comm_sms, false, {}, {}},
+        {"--sm-control", "names (default: limit, none)", &tune.sm_controls, false, {}, {}},
+        {"--objective", "what is best", &tune.objective, false, {"tokens_per_s_per_gpu", "step_ms"}, {}},
+        {"--max-step-ms", "longest step allowed", &tune.max_step_ms, false, {}, {}},
+        {"--out,-o", "folder for results; a killed run goes on there", &tune.out, false, {}, {}},
+        {"--jobs,-j", "threads (default: all cores)", &tune.jobs, false, {}, {}},
+        {"--shard", "do part INDEX/COUNT of the sweep, INDEX from 0", &tune.shard, false, {}, {}},
+        {"--merge", "report on the shards in these folders", &tune.merge, false, {}, {"--shard"}},
+        {"--json", "print JSON", &tune.json, false, {}, {}}},
+       [] { return run_tune(tune); }});
 }
 
 }  // namespace dbo

@@ -1,0 +1,233 @@
+// dbo tune: sweeps settings and batches, keeps finished points, and says what to tell a server.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <thread>
+
+#include "sim/base/error.h"
+#include "sim/base/files.h"
+#include "tools/commands.h"
+#include "tools/progress.h"
+#include "tools/summary.h"
+#include "tools/tune_files.h"
+#include "tools/tune_output.h"
+
+namespace dbo {
+namespace {
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> items;
+  std::size_t begin = 0;
+  while (!text.empty()) {
+    const std::size_t end = text.find(',', begin);
+    items.push_back(text.substr(begin, end - begin));
+    if (end == std::string::npos) break;
+    begin = end + 1;
+  }
+  return items;
+}
+
+std::int64_t whole_number(const std::string& option, const std::string& text) {
+  if (text.empty() || text.size() > 12 || text.find_first_not_of("0123456789") != std::string::npos)
+    throw InputError(option + ": \"" + text + "\" is no whole number");
+  return std::stoll(text);
+}
+
+/// "8,16,32" or "16:512:16" (from, to, step), or both.
+template <typename Int>
+std::vector<Int> numbers(const std::string& option, const std::string& text) {
+  std::vector<Int> out;
+  for (const std::string& item : split_list(text)) {
+    const std::size_t first = item.find(':'), second = item.find(':', first + 1);
+    if (first == std::string::npos) {
+      out.push_back(static_cast<Int>(whole_number(option, item)));
+      continue;
+    }
+    if (second == std::string::npos)
+      throw InputError(option + ": a range is FROM:TO:STEP, such as 16:512:16, is \"" + item + "\"");
+    const std::int64_t from = whole_number(option, item.substr(0, first));
+    const std::int64_t to = whole_number(option, item.substr(first + 1, second - first - 1));
+    const std::int64_t step = whole_number(option, item.substr(second + 1));
+    if (step == 0 || to < from || (to - from) / step > 100000)
+      throw InputError(option + ": the range \"" + item + "\" has no end, or more than 100000 values");
+    for (std::int64_t value = from; value <= to; value += step) out.push_back(static_cast<Int>(value));
+  }
+  return out;
+}
+
+TuneLists lists_of(const TuneCommand& c) {
+  TuneLists lists;
+  lists.tokens = numbers<std::int64_t>("--batch", c.batch);
+  lists.contexts = numbers<std::int64_t>("--context", c.context);
+  lists.expert_parallel = numbers<int>("--ep", c.expert_parallel);
+  lists.ubatches = numbers<int>("--ubatches", c.ubatches);
+  lists.comm_sms = numbers<int>("--comm-sms", c.comm_sms);
+  lists.schedules = split_list(c.schedules);
+  for (const std::string& name : split_list(c.transports)) {
+    const auto transport = find_transport(name);
+    if (!transport)
+      throw InputError("--transport: unknown transport \"" + name + "\" " + known_names(name, transport_names()));
+    lists.transports.push_back(*transport);
+  }
+  const std::vector<std::string_view> controls = {"limit", "green-context", "none"};
+  for (const std::string& name : split_list(c.sm_controls)) {
+    const auto found = std::find(controls.begin(), controls.end(), name);
+    if (found == controls.end())
+      throw InputError("--sm-control: unknown SM control \"" + name + "\" " + known_names(name, controls));
+    lists.sm_controls.push_back(static_cast<SmControl>(found - controls.begin()));
+  }
+  return lists;
+}
+
+TuneGoal goal_of(const TuneCommand& c) {
+  TuneGoal goal;
+  if (c.objective == "step_ms") goal.objective = TuneObjective::StepTime;
+  if (c.max_step_ms < 0) throw InputError("--max-step-ms must be positive");
+  if (c.max_step_ms > 0) goal.max_step_ns = ns_from_us(c.max_step_ms * 1000).count();
+  return goal;
+}
+
+/// Simulates groups of points on all threads; every finished point is kept at once.
+class Sweeper {
+ public:
+  Sweeper(const Config& config, const TuneGrid& grid, TuneResults& results, TuneFolder* folder)
+      : config_(config), grid_(grid), results_(results), folder_(folder) {}
+
+  void run(const std::vector<std::size_t>& groups, int jobs) {
+    for (const std::size_t g : groups)
+      for (std::size_t i = grid_.groups[g].first; i < grid_.groups[g].end; ++i) all_ += results_[i] ? 0 : 1;
+    std::vector<std::thread> threads;
+    for (int t = 1; t < jobs; ++t) threads.emplace_back([&] { work(groups, false); });
+    work(groups, true);
+    for (std::thread& thread : threads) thread.join();
+    line_.clear();
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void work(const std::vector<std::size_t>& groups, bool shows) {
+    try {
+      TuneEvaluator evaluator(config_);
+      for (std::size_t n = next_++; n < groups.size() && !failed_; n = next_++) {
+        const TuneGroup& group = grid_.groups[groups[n]];
+        for (std::size_t i = group.first; i < group.end; ++i) {
+          if (results_[i]) continue;
+          results_[i] = evaluator.evaluate(grid_.points[i]);
+          if (folder_ != nullptr) folder_->add(i, *results_[i]);
+          ++done_;
+        }
+        if (shows) show();
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      failed_ = true;
+    }
+  }
+
+  void show() {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    line_.show(seconds, [&] {
+      const double done = static_cast<double>(done_.load()), left = static_cast<double>(all_) - done;
+      const auto filled = static_cast<std::size_t>(done / static_cast<double>(all_) * 20);
+      return fmt::format("tune [{:<20}] {} of {} points, {:.0f} s left", std::string(filled, '#'), done_.load(), all_,
+                         done > 0 ? seconds / done * left : 0);
+    });
+  }
+
+  const Config& config_;
+  const TuneGrid& grid_;
+  TuneResults& results_;
+  TuneFolder* folder_;
+  std::atomic<std::size_t> next_{0}, done_{0};
+  std::atomic<bool> failed_{false};
+  std::size_t all_ = 0;
+  std::mutex mutex_;
+  std::exception_ptr error_;
+  ProgressLine line_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+int report(const TuneCommand& c, const Config& config, const TuneGrid& grid, const TuneResults& found,
+           const TuneGoal& goal) {
+  std::vector<TuneResult> results;
+  for (const auto& result : found) results.push_back(*result);
+  const TuneOutput out{config, grid, results, goal, make_tune_report(config, grid, results, goal)};
+  if (!c.out.empty()) {
+    make_folder(c.out);
+    write_file(c.out + "/tune.json", pretty_json(tune_json(out)));
+    write_file(c.out + "/points.csv", tune_csv(out));
+    write_file(c.out + "/gain.svg", tune_svg(out));
+    const auto best = out.report.own_best ? out.report.own_best : out.report.best;
+    if (best) {
+      TuneEvaluator evaluator(config);
+      write_file(c.out + "/best.json", pretty_json(config_to_json(evaluator.config_of(grid.points[*best]))));
+    }
+  }
+  if (c.json) {
+    fmt::print("{}", pretty_json(tune_json(out)));
+  } else {
+    fmt::print("{}", tune_table(out));
+    if (!c.out.empty()) fmt::print("written       {0}/points.csv, {0}/tune.json, {0}/gain.svg, {0}/best.json\n", c.out);
+  }
+  return static_cast<int>(out.report.best ? Exit::Ok : Exit::Finding);
+}
+
+int run_merge(const TuneCommand& c) {
+  const Sweep sweep = read_sweep(c.merge.front());
+  const std::string text = sweep_text(sweep.config, sweep.lists);
+  const TuneGrid grid = make_tune_grid(sweep.config, sweep.lists);
+  TuneResults results(grid.points.size());
+  for (const std::string& folder : c.merge) {
+    if (read_file(folder + "/sweep.json") != text)
+      throw InputError(folder + "/sweep.json", "", "is of another sweep than " + c.merge.front());
+    TuneFolder::load_all(folder, results);
+  }
+  const auto missing = std::count(results.begin(), results.end(), std::nullopt);
+  if (missing > 0)
+    throw FindingError(
+        fmt::format("{} of {} points are missing: not all shards have finished", missing, results.size()));
+  return report(c, sweep.config, grid, results, goal_of(c));
+}
+
+}  // namespace
+
+int run_tune(const TuneCommand& c) {
+  if (!c.merge.empty()) {
+    if (!c.config.empty()) throw InputError("--merge takes the config from the folder: name no other");
+    return run_merge(c);
+  }
+  if (c.config.empty()) throw InputError("CONFIG is needed, or --merge with the folders of a sweep");
+  if (c.jobs < 0 || c.jobs > 1024) throw InputError("--jobs must be 1 to 1024, or 0 for all cores");
+  const TuneShard shard = parse_shard(c.shard);
+  if (!shard.whole() && c.out.empty()) throw InputError("--shard needs --out: the folder the shards meet in");
+  const Config config = load_config(c.config);
+  const TuneGoal goal = goal_of(c);
+  const TuneGrid grid = make_tune_grid(config, lists_of(c));
+  TuneResults results(grid.points.size());
+  std::unique_ptr<TuneFolder> folder;
+  if (!c.out.empty()) {
+    folder = std::make_unique<TuneFolder>(c.out, sweep_text(config, grid.lists), shard);
+    folder->load(results);
+  }
+  std::vector<std::size_t> groups, points;
+  for (std::size_t g = 0; g < grid.groups.size(); ++g) {
+    if (g % shard.of != shard.index) continue;
+    groups.push_back(g);
+    for (std::size_t i = grid.groups[g].first; i < grid.groups[g].end; ++i) points.push_back(i);
+  }
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  Sweeper(config, grid, results, folder.get()).run(groups, c.jobs == 0 ? cores : static_cast<int>(c.jobs));
+  if (folder) folder->finish(results, points);
+  if (!shard.whole()) {
+    fmt::print("shard {} of {}: {} of {} points in {}; when all have finished: dbo tune --merge {}\n", shard.index,
+               shard.of, points.size(), grid.points.size(), c.out, c.out);
+    return 0;
+  }
+  return report(c, config, grid, results, goal);
+}
+
+}  // namespace dbo
