@@ -31,6 +31,7 @@ void scale_costs(CostTable& table, const Plan& plan, const CostScale& scale) {
           OpCost& cost = table.at(g, l, u, op);
           const double factor = is_comm(plan.ops[op].kind) ? scale.communication : scale.compute;
           cost.time = scaled(cost.time, factor);
+          cost.beside = scaled(cost.beside, factor);
           cost.wire = scaled(cost.wire, factor);
           cost.notify = scaled(cost.notify, factor);
         }

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""`dbo tune` end to end: the same bytes for any --jobs, killed and taken up again, and from shards merged.
+
+usage: tune.py DBO EXAMPLES
+"""
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+OUTPUTS = ("best.json", "gain.svg", "points.csv", "points.jsonl", "sweep.json", "tune.json")
+# 10 batches of DeepSeek-V3 on 2 x 8 H200, 29 settings each.
+LISTS = ("--batch", "32:320:32")
+
+problems = []
+
+
+def run(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def expect(holds, what):
+    if not holds:
+        problems.append(what)
+
+
+def outputs(folder, names=OUTPUTS):
+    return {name: open(os.path.join(folder, name), "rb").read() for name in names}
+
+
+def points_in(path):
+    return [json.loads(line) for line in open(path) if line.endswith("\n")]
+
+
+def jobs_do_not_matter(dbo, config, root):
+    """Returns what one thread gives."""
+    texts = []
+    for jobs in ("1", "2", "5"):
+        found = run(dbo, "tune", config, *LISTS, "--jobs", jobs, "--json", "--out", os.path.join(root, "jobs" + jobs))
+        expect(found.returncode == 0, f"--jobs {jobs}: exit {found.returncode}: {found.stderr}")
+        expect(found.stderr == "", f"--jobs {jobs}: stderr is no terminal, and has {found.stderr!r}")
+        texts.append(found.stdout)
+    expect(texts[0] == texts[1] == texts[2], "--json differs with --jobs")
+    one = outputs(os.path.join(root, "jobs1"))
+    for jobs in ("2", "5"):
+        for name, content in outputs(os.path.join(root, "jobs" + jobs)).items():
+            expect(content == one[name], f"{name} differs with --jobs {jobs}")
+    return one
+
+
+def killed_run_goes_on(dbo, config, root, one):
+    folder = os.path.join(root, "killed")
+    log = os.path.join(folder, "points.jsonl")
+    kills, before = 0, []
+    for _ in range(40):
+        process = subprocess.Popen([dbo, "tune", config, *LISTS, "--jobs", "2", "--out", folder],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # Killed once it has finished some points that it had not found.
+        while process.poll() is None and (not os.path.exists(log) or len(points_in(log)) < len(before) + 25):
+            time.sleep(0.0005)
+        process.kill()
+        if process.wait() != -signal.SIGKILL:
+            break
+        kills += 1
+        after = points_in(log)
+        expect([p for p in before if p not in after] == [], f"kill {kills}: finished points are gone")
+        before = after
+    expect(kills >= 2, f"only {kills} runs were killed before one finished")
+    # A crash of the machine can also leave half a line.
+    whole = open(log, "rb").read()
+    with open(log, "wb") as out:
+        out.write(whole[: len(whole) // 2])
+    resumed = run(dbo, "tune", config, *LISTS, "--out", folder)
+    expect(resumed.returncode == 0, f"taking up: exit {resumed.returncode}: {resumed.stderr}")
+    for name, content in outputs(folder).items():
+        expect(content == one[name], f"{name} differs after {kills} kills")
+
+
+def finished_points_are_not_simulated_again(dbo, config, root):
+    folder = os.path.join(root, "kept")
+    run(dbo, "tune", config, "--batch", "64", "--out", folder)
+    log = os.path.join(folder, "points.jsonl")
+    lines = open(log).read().splitlines()
+    marked = dict(json.loads(lines[0]), step_ns=1)
+    with open(log, "w") as out:
+        out.write("\n".join([json.dumps(marked)] + lines[1:]) + "\n")
+    again = json.loads(run(dbo, "tune", config, "--batch", "64", "--out", folder, "--json").stdout)
+    expect(again["best"]["step_ns"] == 1, "a finished point was simulated again")
+
+
+def shards_merge(dbo, config, root, one):
+    folders = [os.path.join(root, "shared"), os.path.join(root, "shared"), os.path.join(root, "apart")]
+    for index, folder in enumerate(folders):
+        if index == 2:
+            early = run(dbo, "tune", "--merge", folders[0])
+            expect(early.returncode == 1 and "points are missing" in early.stderr,
+                   f"merging two of three: exit {early.returncode}: {early.stderr}")
+        found = run(dbo, "tune", config, *LISTS, "--shard", f"{index}/3", "--out", folder)
+        expect(found.returncode == 0, f"shard {index}: exit {found.returncode}: {found.stderr}")
+    merged = os.path.join(root, "merged")
+    found = run(dbo, "tune", "--merge", folders[0], folders[2], "--out", merged)
+    expect(found.returncode == 0, f"merge: exit {found.returncode}: {found.stderr}")
+    for name, content in outputs(merged, ("best.json", "gain.svg", "points.csv", "tune.json")).items():
+        expect(content == one[name], f"{name} differs when shards are merged")
+
+
+def best_config_is_the_best_point(dbo, config, root):
+    folder = os.path.join(root, "jobs1")
+    result = json.load(open(os.path.join(folder, "tune.json")))
+    own = result["own_batch"]["best"]
+    summary = json.loads(run(dbo, "simulate", os.path.join(folder, "best.json"), "--json").stdout)
+    expect(summary["step_ns"] == own["step_ns"],
+           f"simulate gives best.json {summary['step_ns']} ns, tune its point {own['step_ns']}")
+    rows = list(csv.DictReader(open(os.path.join(folder, "points.csv"))))
+    expect(len(rows) == result["points"], "the CSV does not have a row a point")
+    ran = [float(row["tokens_per_s_per_gpu"]) for row in rows if row["status"] == "ok"]
+    expect(abs(max(ran) - result["best"]["tokens_per_s_per_gpu"]) < 0.001, "best is not the best of the CSV")
+    unsplit = {(row["tokens_per_rank"], row["transport"]) for row in rows if row["ubatches"] == "1"}
+    expect(unsplit == {(row["tokens_per_rank"], row["transport"]) for row in rows},
+           "a batch lacks its un-split step with a transport")
+
+
+def bad_use_is_refused(dbo, config, root):
+    for arguments, words in (
+            (["--shard", "3/3", "--out", root + "/x"], "--shard must be INDEX/COUNT"),
+            (["--shard", "0/2"], "--shard needs --out"),
+            (["--batch", "64:32:8"], "has no end"),
+            (["--transport", "11"], 'unknown transport "11"'),
+            (["--schedule", "vllm-hs"], 'did you mean "vllm-ht"'),
+            (["--batch", "64", "--out", root + "/jobs1"], "is of another sweep")):
+        found = run(dbo, "tune", config, *arguments)
+        expect(found.returncode == 2 and words in found.stderr,
+               f"{arguments}: exit {found.returncode}: {found.stderr}")
+    tight = run(dbo, "tune", config, "--batch", "64", "--max-step-ms", "0.001")
+    expect(tight.returncode == 1 and "nothing that was tried" in tight.stdout,
+           f"--max-step-ms 0.001: exit {tight.returncode}: {tight.stdout}")
+
+
+def main():
+    dbo, examples = sys.argv[1:]
+    config = os.path.join(examples, "deepseek-v3-decode-2x8-h200.json")
+    with tempfile.TemporaryDirectory() as root:
+        one = jobs_do_not_matter(dbo, config, root)
+        killed_run_goes_on(dbo, config, root, one)
+        finished_points_are_not_simulated_again(dbo, config, root)
+        shards_merge(dbo, config, root, one)
+        best_config_is_the_best_point(dbo, config, root)
+        bad_use_is_refused(dbo, config, root)
+    print("\n".join(problems) if problems else "any --jobs, kill, shard or merge gives the same sweep")
+    sys.exit(1 if problems else 0)
+
+
+main()
