@@ -104,7 +104,22 @@ std::vector<Field> fields_of(const kernels::LayerDims& dims, const MoeBatch& row
   return fields;
 }
 
+/// Of the sets of a ring whose kind is `kind`.
+std::uint64_t set_seed(std::uint64_t seed, std::uint64_t kind, int set) {
+  return kernels::mix(kernels::mix(seed, kind), static_cast<std::uint64_t>(set));
+}
+
 }  // namespace
+
+std::uint64_t moe_layer_seed(std::uint64_t seed, int set) {
+  return set_seed(seed, 1, set);
+}
+std::uint64_t moe_cache_seed(std::uint64_t seed, int set) {
+  return kernels::mix(seed + 13, static_cast<std::uint64_t>(set));
+}
+std::uint64_t moe_initial_seed(std::uint64_t seed) {
+  return kernels::mix(seed, 11);
+}
 
 MoeMemory::MoeMemory(const Plan& plan, const Linear& linear, int plan_rank, const Router& router,
                      const kernels::MoeDims& moe, std::int64_t max_rows, const MoeMemoryOptions& options)
@@ -133,11 +148,14 @@ MoeMemory::MoeMemory(const Plan& plan, const Linear& linear, int plan_rank, cons
   const auto budget = static_cast<std::int64_t>(static_cast<double>(free_bytes) * options.share);
   const int moe_layers = count_moe_layers(plan.shape), dense_layers = plan.shape.layers - moe_layers;
   const int first_expert = plan_rank * moe.experts_per_rank;
-  make_ring(moe_ring_, kernels::WeightSet::MoeLayer, moe_layers, budget / 2, kernels::mix(seed_, 1), first_expert);
-  make_ring(dense_ring_, kernels::WeightSet::DenseLayer, dense_layers, budget / 8, kernels::mix(seed_, 2), 0);
+  const auto of_kind = [&](std::uint64_t kind) { return [this, kind](int set) { return set_seed(seed_, kind, set); }; };
+  make_ring(
+      moe_ring_, kernels::WeightSet::MoeLayer, moe_layers, budget / 2,
+      [this](int set) { return moe_layer_seed(seed_, set); }, first_expert);
+  make_ring(dense_ring_, kernels::WeightSet::DenseLayer, dense_layers, budget / 8, of_kind(2), 0);
   if (plan.find_op("HEAD") || plan.find_op("EMB")) {
     Ring ring;
-    make_ring(ring, kernels::WeightSet::Model, 1, budget / 8, kernels::mix(seed_, 3), 0);
+    make_ring(ring, kernels::WeightSet::Model, 1, budget / 8, of_kind(3), 0);
     model_memory_ = std::move(ring.memory[0]);
     model_ = ring.sets[0];
   }
@@ -166,8 +184,8 @@ void MoeMemory::fill(void* memory, std::int64_t elements, std::uint64_t seed) {
   DBO_CUDA_CHECK(kernels::launch_fill(args, stream_.get()));
 }
 
-void MoeMemory::make_ring(Ring& ring, kernels::WeightSet set, int layers, std::int64_t budget, std::uint64_t seed,
-                          int first_expert) {
+void MoeMemory::make_ring(Ring& ring, kernels::WeightSet set, int layers, std::int64_t budget,
+                          const std::function<std::uint64_t(int)>& seed, int first_expert) {
   if (layers == 0) return;
   const kernels::WeightLayout layout = kernels::weight_layout(dims_, set);
   int l2_bytes = 0, gpu = 0;
@@ -181,9 +199,8 @@ void MoeMemory::make_ring(Ring& ring, kernels::WeightSet set, int layers, std::i
   }
   for (int i = 0; i < sets; ++i) {
     ring.memory.emplace_back(z(layout.bytes));
-    DBO_CUDA_CHECK(kernels::launch_fill_weights(layout, ring.memory.back().get(),
-                                                kernels::mix(seed, static_cast<std::uint64_t>(i)), first_expert,
-                                                stream_.get()));
+    DBO_CUDA_CHECK(
+        kernels::launch_fill_weights(layout, ring.memory.back().get(), seed(i), first_expert, stream_.get()));
     ring.sets.push_back(kernels::place_weights(layout, ring.memory.back().get()));
   }
   DBO_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
@@ -258,7 +275,7 @@ void MoeMemory::fill_initial(const MoeUbatch& ubatch) {
     kernels::FillArgs args;
     args.out = static_cast<std::byte*>(ubatch.initial) + static_cast<std::int64_t>(begin) * width * 2;
     args.count = static_cast<std::int64_t>(end - begin) * width;
-    args.seed = kernels::mix(seed_, 11);
+    args.seed = moe_initial_seed(seed_);
     args.first = (tokens[begin] + 1) * width;
     DBO_CUDA_CHECK(kernels::launch_fill(args, stream_.get()));
   }
@@ -334,7 +351,7 @@ void MoeMemory::make_caches(std::int64_t budget, int layers) {
                      std::to_string(budget >> 20) + " MiB there are for caches");
   }
   for (int i = 0; i < sets; ++i) {
-    const std::uint64_t seed = kernels::mix(seed_ + 13, static_cast<std::uint64_t>(i));
+    const std::uint64_t seed = moe_cache_seed(seed_, i);
     k_caches_.emplace_back(z(elements * 2));
     fill(k_caches_.back().get(), elements, seed);
     v_caches_.emplace_back(mla ? 0 : z(elements * 2));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -27,6 +28,12 @@ struct MoeMemoryOptions {
   /// cache. Absent: every ubatch's requests are requests of their own.
   std::optional<UbatchLoad> whole;
 };
+
+/// Seeds of what a rank's memory begins with, from the one of its options: what a reference needs to make the same.
+/// `set` is the position in a ring; layer i of a kind has set i mod the number of sets.
+std::uint64_t moe_layer_seed(std::uint64_t seed, int set);  ///< weights of a MoE layer (kernels::tensor_seed)
+std::uint64_t moe_cache_seed(std::uint64_t seed, int set);  ///< keys; values have the next one. By element, scale 1
+std::uint64_t moe_initial_seed(std::uint64_t seed);  ///< residual stream of token t: elements from (t + 1) hidden on
 
 /// One ubatch's arrays and activations.
 struct MoeUbatch {
@@ -58,6 +65,7 @@ class MoeMemory {
   const kernels::LayerDims& dims() const { return dims_; }
   kernels::OpContext& context() { return context_; }
   MoeUbatch& ubatch(int index) { return ubatches_[static_cast<std::size_t>(index)]; }
+  const MoeUbatch& ubatch(int index) const { return ubatches_[static_cast<std::size_t>(index)]; }
   int ubatches() const { return static_cast<int>(ubatches_.size()); }
 
   /// The activations' layout; `activations` plus a slot's offset is where it lies.
@@ -82,8 +90,8 @@ class MoeMemory {
     std::vector<kernels::LayerWeights> sets;
   };
 
-  void make_ring(Ring& ring, kernels::WeightSet set, int layers, std::int64_t budget, std::uint64_t seed,
-                 int first_expert);
+  void make_ring(Ring& ring, kernels::WeightSet set, int layers, std::int64_t budget,
+                 const std::function<std::uint64_t(int)>& seed, int first_expert);
   void make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Plan& plan, int plan_rank, const Router& router);
   void fill_initial(const MoeUbatch& ubatch);
   void make_activations(const Linear& linear);

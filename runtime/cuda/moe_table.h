@@ -49,6 +49,7 @@ class MoeTable final : public OpSource {
   std::uint64_t output_hash() const;
   /// Of the last step; no rows without a head.
   MoeLogits logits() const;
+  const MoeMemory& memory() const { return *memory_; }
   /// For people: how peers' memory is reached, how many sets of weights and caches there are.
   const std::string& how() const { return how_; }
 

@@ -6,6 +6,7 @@
 #include "kernels/compute/ops.h"
 #include "kernels/compute/pointwise.h"
 #include "tests/kernels/cuda/compute_support.h"
+#include "tests/kernels/cuda/layer_reference.h"
 
 using namespace dbo;
 using namespace dbo::kernels;
@@ -16,7 +17,6 @@ namespace {
 std::size_t z(std::int64_t n) {
   return static_cast<std::size_t>(n);
 }
-using Vec = std::vector<double>;
 
 struct Request {
   int query, seq;
@@ -58,93 +58,6 @@ LayerDims small_dims(AttentionKind kind, int heads, int kv_heads, int q_lora) {
   d.vocab = 1000;
   d.router_bias = kind == AttentionKind::Mla;
   return d;
-}
-
-/// The weights of a set as fp64, made on the CPU alone.
-class HostWeights {
- public:
-  HostWeights(const WeightLayout& layout, std::uint64_t seed, int first_expert) {
-    for (int t = 0; t < kTensors; ++t) {
-      const TensorPlace& p = layout.place[z(t)];
-      Vec& v = tensor_[z(t)];
-      const std::int64_t each = p.per_expert > 0 ? p.per_expert : p.count;
-      for (std::int64_t i = 0; i < p.count; ++i) {
-        const int expert = p.per_expert > 0 ? first_expert + static_cast<int>(i / each) : 0;
-        const float scaled =
-            p.scale * uniform(tensor_seed(seed, static_cast<Tensor>(t), expert), static_cast<std::uint64_t>(i % each));
-        const float x = p.offset + scaled;
-        v.push_back(static_cast<double>(p.is_float ? x : to_float(to_bf16(static_cast<double>(x)))));
-      }
-    }
-  }
-  const Vec& operator[](Tensor t) const { return tensor_[static_cast<std::size_t>(t)]; }
-
- private:
-  std::array<Vec, kTensors> tensor_;
-};
-
-/// y [rows][n] = x [rows][k] w[n][k]^T
-Vec multiply(const Vec& x, const Vec& w, std::int64_t n, std::int64_t k, std::int64_t w_offset = 0) {
-  const std::int64_t rows = static_cast<std::int64_t>(x.size()) / k;
-  Vec y(z(rows * n));
-  parallel(rows, [&](std::int64_t r) {
-    for (std::int64_t j = 0; j < n; ++j) {
-      double sum = 0;
-      for (std::int64_t i = 0; i < k; ++i) sum += x[z(r * k + i)] * w[z(w_offset + j * k + i)];
-      y[z(r * n + j)] = sum;
-    }
-  });
-  return y;
-}
-
-Vec norm(const Vec& x, const Vec& weight) {
-  const std::size_t width = weight.size();
-  Vec y(x.size());
-  for (std::size_t r = 0; r < x.size() / width; ++r) {
-    double squares = 0;
-    for (std::size_t i = 0; i < width; ++i) squares += x[r * width + i] * x[r * width + i];
-    const double s = 1 / std::sqrt(squares / static_cast<double>(width) + 1e-6);
-    for (std::size_t i = 0; i < width; ++i) y[r * width + i] = x[r * width + i] * s * weight[i];
-  }
-  return y;
-}
-
-Vec columns(const Vec& x, std::size_t stride, std::size_t first, std::size_t count) {
-  Vec y;
-  for (std::size_t r = 0; r < x.size() / stride; ++r) {
-    for (std::size_t i = 0; i < count; ++i) y.push_back(x[r * stride + first + i]);
-  }
-  return y;
-}
-
-Vec plus(Vec a, const Vec& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
-  return a;
-}
-
-/// SwiGLU block of one expert or a dense one; up rows alternate in blocks of 8.
-Vec swiglu_block(const Vec& x, const Vec& up, const Vec& down, int hidden, int width, std::int64_t expert = 0) {
-  const Vec gu = multiply(x, up, 2 * width, hidden, expert * 2 * width * hidden);
-  Vec h;
-  for (std::size_t r = 0; r < x.size() / z(hidden); ++r) {
-    for (int i = 0; i < width; ++i) {
-      const std::size_t at = r * z(2 * width) + z(i / 8 * 16 + i % 8);
-      h.push_back(gu[at] / (1 + std::exp(-gu[at])) * gu[at + 8]);
-    }
-  }
-  return multiply(h, down, hidden, width, expert * hidden * width);
-}
-
-/// Rotates pairs (i, j) of a vector by position * 10000^(-2 p / dim).
-void rotate(double* v, int dim, int position, bool halves) {
-  for (int p = 0; p < dim / 2; ++p) {
-    const double angle = position * std::pow(10000.0, -2.0 * p / dim);
-    double& a = v[halves ? p : 2 * p];
-    double& b = v[halves ? p + dim / 2 : 2 * p + 1];
-    const double x = a, y = b;
-    a = x * std::cos(angle) - y * std::sin(angle);
-    b = y * std::cos(angle) + x * std::sin(angle);
-  }
 }
 
 /// Everything on the device for one layer and one ubatch, with the ops issued one by one.
@@ -376,96 +289,16 @@ class LayerRun {
   }
 };
 
-/// A layer in fp64 from the same inputs: the residual stream after attention, what the experts add, the shared expert.
-struct Reference {
-  Vec cache_k, cache_v, attention, residual, normed;
-};
-
-Reference reference_attention(const LayerRun& run) {
-  const LayerDims& d = run.dims;
-  const AttentionShape& a = d.attention;
-  const bool mla = a.kind == AttentionKind::Mla;
-  const int tokens = run.batch.tokens, heads = a.heads, kv_heads = a.kv_heads;
-  Reference ref;
-  ref.cache_k = widen(run.k_cache_host);
-  ref.cache_v = widen(run.v_cache_host);
-  const Vec x = widen(run.residual_host), xn = norm(x, run.host[Tensor::AttentionNorm]);
-  const auto width = z(qkv_columns(d));
-  Vec in = multiply(xn, run.host[Tensor::QkvIn], static_cast<std::int64_t>(width), d.hidden);
-  Vec q;
-  if (mla) {
-    const std::size_t first = width - 576;
-    q = columns(in, width, 0, first);
-    if (a.q_lora_rank > 0) {
-      q = multiply(norm(q, run.host[Tensor::QNorm]), run.host[Tensor::QUp], heads * 192, a.q_lora_rank);
-    }
-    const Vec latent = norm(columns(in, width, first, 512), run.host[Tensor::KvNorm]);
-    Vec key = columns(in, width, first + 512, 64);
-    for (int t = 0; t < tokens; ++t) {
-      rotate(key.data() + t * 64, 64, run.positions_host[z(t)], false);
-      for (int h = 0; h < heads; ++h)
-        rotate(q.data() + (t * heads + h) * 192 + 128, 64, run.positions_host[z(t)], false);
-      if (run.request_of[z(t)] < 0) continue;
-      const std::int64_t row = run.paged.row(run.request_of[z(t)], run.positions_host[z(t)]);
-      for (int i = 0; i < 512; ++i) ref.cache_k[z(row * 576 + i)] = latent[z(t * 512 + i)];
-      for (int i = 0; i < 64; ++i) ref.cache_k[z(row * 576 + 512 + i)] = key[z(t * 64 + i)];
-    }
-  } else {
-    for (std::size_t i = 0; i < in.size(); ++i) in[i] += run.host[Tensor::QkvBias][i % width];
-    for (int t = 0; t < tokens; ++t) {
-      for (int h = 0; h < heads + 2 * kv_heads; ++h) {
-        Vec v(in.begin() + static_cast<std::ptrdiff_t>(z(t) * width) + h * 128,
-              in.begin() + static_cast<std::ptrdiff_t>(z(t) * width) + h * 128 + 128);
-        const bool is_v = h >= heads + kv_heads;
-        if (!is_v) {
-          v = norm(v, run.host[h < heads ? Tensor::QNorm : Tensor::KvNorm]);
-          rotate(v.data(), 128, run.positions_host[z(t)], true);
-        }
-        if (h < heads) {
-          q.insert(q.end(), v.begin(), v.end());
-        } else if (run.request_of[z(t)] >= 0) {
-          const std::int64_t row = run.paged.row(run.request_of[z(t)], run.positions_host[z(t)]);
-          Vec& cache = is_v ? ref.cache_v : ref.cache_k;
-          std::copy(v.begin(), v.end(), cache.begin() + (row * kv_heads + (h - heads) % kv_heads) * 128);
-        }
-      }
-    }
-  }
-  ref.attention.assign(z(tokens * heads) * 128, 0.0);
-  const Vec& up = run.host[Tensor::KvUp];
-  parallel(tokens * heads, [&](std::int64_t i) {
-    const int t = static_cast<int>(i) / heads, h = static_cast<int>(i) % heads, request = run.request_of[z(t)];
-    if (request < 0) return;
-    const int keys = run.positions_host[z(t)] + 1;
-    Vec out;
-    if (mla) {
-      // Absorbed by hand: the query against the latent, then the latent's average through the value rows.
-      Vec query(576);
-      for (int c = 0; c < 512; ++c) {
-        for (int e = 0; e < 128; ++e) query[z(c)] += q[z(i * 192 + e)] * up[z((h * 256 + e) * 512 + c)];
-      }
-      for (int e = 0; e < 64; ++e) query[z(512 + e)] = q[z(i * 192 + 128 + e)];
-      const auto element = [&](int j, int e) { return ref.cache_k[z(run.paged.row(request, j) * 576 + e)]; };
-      const Vec latent = attend(query, keys, 1 / std::sqrt(192.0), 512, element, element);
-      for (int e = 0; e < 128; ++e) {
-        double sum = 0;
-        for (int c = 0; c < 512; ++c) sum += latent[z(c)] * up[z((h * 256 + 128 + e) * 512 + c)];
-        out.push_back(sum);
-      }
-    } else {
-      const int kv = h / (heads / kv_heads);
-      const auto at = [&](const Vec& cache, int j, int e) {
-        return cache[z((run.paged.row(request, j) * kv_heads + kv) * 128 + e)];
-      };
-      out = attend(
-          Vec(q.begin() + i * 128, q.begin() + i * 128 + 128), keys, 1 / std::sqrt(128.0), 128,
-          [&](int j, int e) { return at(ref.cache_k, j, e); }, [&](int j, int e) { return at(ref.cache_v, j, e); });
-    }
-    std::copy(out.begin(), out.end(), ref.attention.begin() + i * 128);
-  });
-  ref.residual = plus(x, multiply(ref.attention, run.host[Tensor::AttentionOut], d.hidden, heads * 128));
-  ref.normed = norm(ref.residual, run.host[Tensor::MlpNorm]);
-  return ref;
+/// The layer's input as the reference takes it.
+LayerInput input_of(const LayerRun& run) {
+  LayerInput in;
+  in.x = widen(run.residual_host);
+  in.positions = run.positions_host;
+  in.request_of = run.request_of;
+  in.cache_row = [&paged = run.paged](int request, int key) { return paged.row(request, key); };
+  in.cache_k = widen(run.k_cache_host);
+  in.cache_v = widen(run.v_cache_host);
+  return in;
 }
 
 /// The routed experts' sum, with the weights that the router gave.
@@ -499,7 +332,7 @@ void check_layer(const std::string& what, const Setup& setup) {
   layer();
   run.stream.wait();
 
-  const Reference ref = reference_attention(run);
+  const AttentionOutput ref = reference_attention(d, run.host, input_of(run));
   // Each step rounds activations to bf16 (2^-9): a handful of steps apart, a percent is ample and a wrong term is not.
   const std::int64_t cache_elements = static_cast<std::int64_t>(run.k_cache_host.size());
   check_close(what + ": key cache", run.read(run.cache.k, cache_elements), ref.cache_k, 1e-2);

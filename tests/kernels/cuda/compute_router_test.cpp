@@ -1,65 +1,10 @@
-#include <algorithm>
-#include <cmath>
-
 #include "kernels/compute/router.h"
 #include "tests/kernels/cuda/compute_support.h"
+#include "tests/kernels/cuda/layer_reference.h"
 
 using namespace dbo;
 using namespace dbo::kernels;
 using namespace dbo::compute_test;
-
-namespace {
-
-struct Choice {
-  std::vector<std::int32_t> expert;
-  std::vector<double> weight;
-};
-
-/// One token's routing in fp64, written as the models define it.
-Choice reference(const RouterArgs& p, const float* logits, const float* bias) {
-  const int n = p.experts;
-  std::vector<double> score(static_cast<std::size_t>(n));
-  double top = -1e300, all = 0;
-  for (int e = 0; e < n; ++e) top = std::max(top, static_cast<double>(logits[e]));
-  for (int e = 0; e < n; ++e) {
-    const double x = static_cast<double>(logits[e]);
-    auto& s = score[static_cast<std::size_t>(e)];
-    s = p.scoring == Scoring::Sigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x - top);
-    all += s;
-  }
-  std::vector<double> choice = score;
-  for (int e = 0; e < n; ++e) {
-    auto& s = score[static_cast<std::size_t>(e)];
-    if (p.scoring != Scoring::Sigmoid) s /= all;
-    choice[static_cast<std::size_t>(e)] = s + (bias == nullptr ? 0 : static_cast<double>(bias[e]));
-  }
-  const int size = n / p.groups;
-  std::vector<std::pair<double, int>> groups;
-  for (int g = 0; g < p.groups; ++g) {
-    std::vector<double> members(choice.begin() + g * size, choice.begin() + (g + 1) * size);
-    std::sort(members.rbegin(), members.rend());
-    groups.emplace_back(-(bias != nullptr && size > 1 ? members[0] + members[1] : members[0]), g);
-  }
-  std::sort(groups.begin(), groups.end());
-  std::vector<std::pair<double, int>> candidates;
-  for (int i = 0; i < p.group_top_k; ++i) {
-    const int g = groups[static_cast<std::size_t>(i)].second;
-    for (int e = g * size; e < (g + 1) * size; ++e) candidates.emplace_back(-choice[static_cast<std::size_t>(e)], e);
-  }
-  std::sort(candidates.begin(), candidates.end());
-  Choice c;
-  double sum = 0;
-  for (int k = 0; k < p.top_k; ++k) {
-    c.expert.push_back(candidates[static_cast<std::size_t>(k)].second);
-    c.weight.push_back(score[static_cast<std::size_t>(c.expert.back())]);
-    sum += c.weight.back();
-  }
-  for (double& w : c.weight)
-    w = (p.normalise || p.scoring == Scoring::SoftmaxOverTopK ? w / sum : w) * static_cast<double>(p.scaling);
-  return c;
-}
-
-}  // namespace
 
 TEST_CASE("router: experts and weights of every family equal the fp64 reference") {
   struct Family {
@@ -103,14 +48,23 @@ TEST_CASE("router: experts and weights of every family equal the fp64 reference"
     args.scoring = f.scoring;
     args.normalise = f.normalise;
     args.scaling = f.scaling;
+    MoeShape moe;
+    moe.routed_experts = f.experts;
+    moe.top_k = f.top_k;
+    moe.groups = f.groups;
+    moe.group_top_k = f.group_top_k;
+    moe.scoring = f.scoring;
+    moe.norm_top_k = f.normalise;
+    moe.scaling = static_cast<double>(f.scaling);
     DBO_TEST_CUDA(launch_router(args, stream.get()));
     stream.wait();
     const std::vector<std::int32_t> got = expert.read();
     const std::vector<double> got_weight = widen(weight.read());
+    const Vec logits_wide = widen(logits_host), bias_wide = widen(bias_host);
     std::vector<double> want_weight, same_weight;
     int differing = 0;
     for (int t = 0; t < tokens; ++t) {
-      const Choice c = reference(args, logits_host.data() + t * f.experts, f.bias ? bias_host.data() : nullptr);
+      const Choice c = choose_experts(moe, logits_wide.data() + t * f.experts, f.bias ? bias_wide.data() : nullptr);
       for (int k = 0; k < f.top_k; ++k) {
         const auto at = static_cast<std::size_t>(t * f.top_k + k);
         differing += got[at] != c.expert[static_cast<std::size_t>(k)];

@@ -11,7 +11,12 @@ namespace dbo::compute_test {
 void parallel(std::int64_t count, const std::function<void(std::int64_t)>& body) {
   std::atomic<std::int64_t> next{0};
   std::vector<std::thread> threads;
-  const unsigned n = std::max(1u, std::min(32u, std::thread::hardware_concurrency()));
+  const auto n = static_cast<unsigned>(
+      std::min<std::int64_t>(count, std::max(1u, std::min(32u, std::thread::hardware_concurrency()))));
+  if (n <= 1) {
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
   for (unsigned t = 0; t < n; ++t) {
     threads.emplace_back([&] {
       for (std::int64_t i = next++; i < count; i = next++) body(i);
