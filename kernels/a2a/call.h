@@ -44,8 +44,7 @@ struct A2aCall {
 
 /// How the rank-major dispatch and the packs move rows; for measurements. Results do not depend on it.
 struct ScatterTuning {
-  int stages = 0;       ///< bf16: rows in the shared memory of each mover warp, at most; 0: as many as fit
-  bool settle = false;  ///< bf16: a row is loaded only when the row before the latest has been written, not merely read
+  int stages = 0;  ///< bf16: rows in the shared memory of each mover warp, at most; 0: as many as fit
   /// lsa-ht: blocks that send to other ranks while the rest move this rank's own rows, less than `blocks`; 0: every
   /// block does both; negative: as many as suit.
   int wire_blocks = -1;

@@ -97,11 +97,7 @@ DBO_DEVICE void move_rows(const ScatterParams& p, const ScatterShare& share, con
     bulk_commit();
     // Refill the stage of the row before: its stores had a row's time to read it.
     if (index > 0) {
-      if (p.settle) {
-        bulk_wait_written<1>();
-      } else {
-        bulk_wait_read<1>();
-      }
+      bulk_wait_read<1>();
       ring.load(index - 1 + ring.stages, stage == 0 ? ring.stages - 1 : stage - 1);
     }
     if (++stage == ring.stages) stage = 0, parity ^= 1u;
@@ -228,18 +224,20 @@ scatter_kernel(DBO_PARAM ScatterParams p) {
   mark_time(p, ScatterTime::Ended);
 }
 
-/// So many SMs fill an NVLink port by stores alone; more only get in each other's way.
-inline constexpr int kWireBlocks = 10;
+/// bf16: from 24 blocks on, 16 send to other ranks and the rest move the rank's own rows. Where all do both, stores to
+/// the own memory wait behind the full link: on 2x H200 (NVLink 18, 2026-11-30, `bench a2a`, 4096 tokens a rank, hidden
+/// 7168) a dispatch took 185 us instead of 196 at 24 and 199 at 32 blocks. At 16 blocks all are needed on the link: 191
+/// us together, 207 and more apart. fp8 rows are quantised by who sends them: apart, both would do it (170 us and more
+/// instead of 107).
+inline constexpr int kWireBlocks = 16;
+inline constexpr int kSplitFrom = 24;
 
-/// bf16: half of 16 blocks or more, at most kWireBlocks, send to other ranks and the rest move the rank's own rows: an
-/// SM stores some 45 GB/s wherever to, and where all SMs do both, stores to the own memory wait behind the full link.
-/// Quantising twice would cost more than that.
 inline int wire_blocks_of(const DispatchArgs& args) {
   const A2aLayout& layout = args.call.layout;
   if (layout.transport != Transport::LsaHt || layout.dims.ranks == 1) return 0;
   if (args.tuning.wire_blocks >= 0) return std::min(args.tuning.wire_blocks, args.call.blocks - 1);
-  if (layout.payload != ElementType::Bf16 || args.call.blocks < 16) return 0;
-  return std::min(args.call.blocks / 2, kWireBlocks);
+  if (layout.payload != ElementType::Bf16 || args.call.blocks < kSplitFrom) return 0;
+  return kWireBlocks;
 }
 
 /// How a scatter of valid arguments is launched; nothing when a row is too large for the ring (hidden above 14,000 or
@@ -249,7 +247,7 @@ inline std::optional<LaunchPlan<ScatterParams>> plan_scatter(const DispatchArgs&
   const bool wide =
       layout.dims.top_k % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.tokens.expert) % sizeof(Vec16) == 0;
   LaunchPlan<ScatterParams> plan{{args.call, args.tokens, ExpertRanks(layout.dims.experts_per_rank), 0, wide,
-                                  args.tuning.settle, wire_blocks_of(args), args.row_limit, args.times},
+                                  wire_blocks_of(args), args.row_limit, args.times},
                                  args.call.blocks,
                                  kScatterThreads,
                                  kWholeSmBytes};

@@ -17,7 +17,6 @@ struct ScatterParams {
   ExpertRanks expert_ranks;
   int stages;                     ///< bf16: rows in flight per mover warp
   bool wide_choices;              ///< a token's choices can be loaded 16 bytes at a time
-  bool settle;                    ///< ScatterTuning
   int wire_blocks;                ///< ScatterTuning, chosen
   const std::int32_t* row_limit;  ///< [ranks] rows the call was sized for, or null
   std::uint64_t* times;           ///< DispatchArgs

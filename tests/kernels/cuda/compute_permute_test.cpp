@@ -81,7 +81,7 @@ TEST_CASE(
       {5, 3, 3, 384, 1000},
       {16, 16, 6, 128, 128},
       {3, 64, 11, 2176, 33},
-      {8, 512, 8, 128, 2048},  // several steps of every warp of the index
+      {8, kMaxLocalExperts, 8, 128, 2048},  // several steps of every warp of the index
   }};
   for (std::size_t c = 0; c < shapes.size(); ++c) {
     const auto [ranks, experts, top_k, hidden, max_tokens] = shapes[c];

@@ -17,12 +17,11 @@
 namespace dbo::compute_test {
 
 /// Fails the test case at once with the call and CUDA's own words.
-#define DBO_TEST_CUDA(call)                                                                                \
-  do {                                                                                                     \
-    const cudaError_t dbo_status = (call);                                                                 \
-    if (dbo_status != cudaSuccess) {                                                                       \
-      FAIL("CUDA: " #call ": " << cudaGetErrorName(dbo_status) << ": " << cudaGetErrorString(dbo_status)); \
-    }                                                                                                      \
+#define DBO_TEST_CUDA(call)                                                                                          \
+  do {                                                                                                               \
+    const cudaError_t dbo_status = (call);                                                                           \
+    const std::string dbo_words = std::string(cudaGetErrorName(dbo_status)) + ": " + cudaGetErrorString(dbo_status); \
+    if (dbo_status != cudaSuccess) FAIL("CUDA: " #call ": " << dbo_words);                                           \
   } while (false)
 
 using Bf16 = std::uint16_t;

@@ -51,10 +51,8 @@ void A2aBench::high_throughput(const BenchTokens& tokens, ElementType payload) {
     row(point, ranks_.measure(iterations_, combine, [&](int i) { dispatch(i, kHelperBlocks); }), back);
   }
   block_times(buffers, tokens, 16, 0);
-  block_times(buffers, tokens, 16, 8);
   block_times(buffers, tokens, 24, 0);
-  block_times(buffers, tokens, 24, 10);
-  block_times(buffers, tokens, 32, 0);
+  block_times(buffers, tokens, 24, 16);
 }
 
 /// The same dispatch with SMs set apart for the link, and with fewer rows in flight: whether more blocks are slower
@@ -67,15 +65,14 @@ void A2aBench::tuned_dispatch(const SymmetricBuffers& buffers, const BenchTokens
     const char* name;
     kernels::ScatterTuning tuning;
   };
-  const Variant variants[] = {{"no wire blocks", {0, false, 0}},        {"8 wire blocks", {0, false, 8}},
-                              {"10 wire blocks", {0, false, 10}},       {"12 wire blocks", {0, false, 12}},
-                              {"16 wire blocks", {0, false, 16}},       {"no wire blocks 2 stages", {2, false, 0}},
-                              {"no wire blocks settled", {0, true, 0}}, {"2 stages", {2, false, -1}}};
-  for (int blocks : {16, 24, 32}) {
+  const Variant variants[] = {{"no wire blocks", {0, 0}},  {"8 wire blocks", {0, 8}},
+                              {"12 wire blocks", {0, 12}}, {"16 wire blocks", {0, 16}},
+                              {"20 wire blocks", {0, 20}}, {"no wire blocks 2 stages", {2, 0}}};
+  for (int blocks : {16, 20, 24, 32}) {
     for (const Variant& variant : variants) {
       const kernels::ScatterTuning& tuning = variant.tuning;
-      if (tuning.wire_blocks > blocks * 2 / 3 || (quick_ && tuning.wire_blocks > 8)) continue;
-      if (!bf16 && (tuning.stages != 0 || tuning.settle)) continue;  // fp8 has no ring
+      if (tuning.wire_blocks > blocks - 4 || (quick_ && tuning.wire_blocks > 8)) continue;
+      if (!bf16 && tuning.stages != 0) continue;  // fp8 has no ring
       point.blocks = blocks;
       point.variant = variant.name;
       const auto dispatch = [&](int i) {
@@ -131,13 +128,17 @@ void A2aBench::block_times(const SymmetricBuffers& buffers, const BenchTokens& t
   };
   (void)ranks_.measure(3, dispatch);
   std::vector<std::uint64_t> slowest;
-  double longest = -1;
+  std::uint64_t longest = 0;
   for (const Memory& memory : times) {
     std::vector<std::uint64_t> stamps(number);
     DBO_BENCH_CHECK(cudaMemcpy(stamps.data(), memory.get(), number * sizeof(std::uint64_t), cudaMemcpyDeviceToHost));
     const auto [first, last] = std::minmax_element(stamps.begin(), stamps.end());
-    for (std::uint64_t& stamp : stamps) stamp -= *first;
-    if (static_cast<double>(*last) > longest) longest = static_cast<double>(*last), slowest = stamps;
+    const std::uint64_t from = *first, span = *last - from;
+    if (slowest.empty() || span > longest) {
+      longest = span;
+      slowest = stamps;
+      for (std::uint64_t& stamp : slowest) stamp -= from;
+    }
   }
   const char* const names[] = {"entered", "routed", "moved", "ended"};
   const auto wire = static_cast<std::size_t>(wire_blocks);
