@@ -32,15 +32,21 @@ struct TokenTile {
   int part = 0;  ///< of the expert's tokens; all parts read the same weights
 };
 
-/// An expert's tokens in even parts of at most `most`.
+/// An expert's tokens in parts of at most `most`, a multiple of the step: all are whole steps but the last, so that
+/// only that one is rounded up, and they differ by at most one step, the wider first.
 struct TokenParts {
+  int steps = 0;
   int parts = 0;
-  int each = 0;  ///< tokens of a part; the last has what is left
 
   DBO_TILES_FUNCTION TokenParts(int tokens, int most)
-      : parts(tiles_up(tokens, most)), each(parts > 0 ? tiles_up(tokens, parts) : 0) {}
+      : steps(tiles_up(tokens, kTokenTileStep)), parts(tiles_up(steps, most / kTokenTileStep)) {}
   /// Columns of the widest part as the kernel multiplies them.
-  DBO_TILES_FUNCTION int width() const { return tiles_up(each, kTokenTileStep) * kTokenTileStep; }
+  DBO_TILES_FUNCTION int width() const { return parts > 0 ? tiles_up(steps, parts) * kTokenTileStep : 0; }
+  /// First token of a part, of the expert's; of `parts`: at least their number.
+  DBO_TILES_FUNCTION int begin(int part) const {
+    const int wider = steps % parts;
+    return (part * (steps / parts) + (part < wider ? part : wider)) * kTokenTileStep;
+  }
 };
 
 /// All tiles of a launch, numbered so that wide ones come first: blocks draw them in that order, and what is left for
@@ -86,9 +92,9 @@ class TokenTiles {
     const int band_parts = kBand < cut.parts - band * kBand ? kBand : cut.parts - band * kBand;
     TokenTile tile;
     tile.part = band * kBand + in_band % band_parts;
-    tile.token = first + tile.part * cut.each;
-    const int left = tokens - tile.part * cut.each;
-    tile.tokens = left < cut.each ? left : cut.each;
+    const int begin = cut.begin(tile.part), end = cut.begin(tile.part + 1);
+    tile.token = first + begin;
+    tile.tokens = (end < tokens ? end : tokens) - begin;
     tile.column = in_band / band_parts * kTokenTileRows + piece * kTokenTileHalf;
     tile.rows = half ? kTokenTileHalf : kTokenTileRows;
     tile.expert = expert;

@@ -100,12 +100,29 @@ TEST_CASE("grouped tiles: where narrow tiles end a launch that began with wide o
   CHECK(plan.tiles().count() == 208 + 76);
 }
 
-TEST_CASE("grouped tiles: parts of an expert are even") {
+TEST_CASE("grouped tiles: parts of an expert are even, and only the last is rounded up") {
+  // 257 tokens are 17 steps of 16: 9 and 8 of them, the second with one token in its last step.
   const TokenParts two(257, 192);
   CHECK(two.parts == 2);
-  CHECK(two.each == 129);
   CHECK(two.width() == 144);
+  CHECK(two.begin(1) == 144);
+  CHECK(two.begin(2) == 272);
+  // 500 are 32 steps, in three parts 11, 11 and 10.
+  const TokenParts three(500, 192);
+  CHECK(three.parts == 3);
+  CHECK(three.begin(1) == 176);
+  CHECK(three.begin(2) == 352);
   CHECK(TokenParts(0, 192).width() == 0);
   CHECK(TokenParts(192, 192).parts == 1);
-  CHECK(TokenParts(193, 192).each == 97);
+  CHECK(TokenParts(193, 192).width() == 112);
+  for (int tokens = 1; tokens < 1000; ++tokens) {
+    const TokenParts cut(tokens, 176);
+    CHECK(cut.begin(cut.parts) == tiles_up(tokens, kTokenTileStep) * kTokenTileStep);
+    for (int part = 0; part < cut.parts; ++part) {
+      const int width = cut.begin(part + 1) - cut.begin(part);
+      CHECK(width <= cut.width());
+      CHECK(width >= cut.width() - kTokenTileStep);
+      CHECK(cut.begin(part) < tokens);
+    }
+  }
 }
