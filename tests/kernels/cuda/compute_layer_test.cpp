@@ -1,7 +1,7 @@
 // Whole ops, and a whole layer with a dispatch that only copies, against a layer in fp64.
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <set>
 
 #include "kernels/compute/ops.h"
 #include "kernels/compute/pointwise.h"
@@ -457,8 +457,13 @@ TEST_CASE("layer: the MLP uses exactly the SMs it is given") {
     Device<unsigned char> memory;
     DBO_TEST_CUDA(run.rank_major_mlp(memory, run.buffers.routed, ids.get(), sms));
     run.stream.wait();
+    // Both products, each with a block on each of that many SMs.
     const std::vector<std::uint32_t> got = ids.read();
-    for (const std::uint32_t id : got) CHECK_UNARY(id < 132);
+    for (const auto begin : {got.begin(), got.begin() + sms}) {
+      const std::set<std::uint32_t> distinct(begin, begin + sms);
+      CHECK(static_cast<int>(distinct.size()) == sms);
+      CHECK(*distinct.rbegin() < static_cast<std::uint32_t>(run.context.device_sms));
+    }
   }
 }
 
