@@ -198,6 +198,37 @@ void staircase_table(Session& session, const kernels::TensorMapEncoder& encoder,
   }
 }
 
+/// What a tile costs, in cycles: one expert whose weights make 132 tiles a round in the L2's reach. Between K of 2048
+/// and 4096 lie 32 steps of 64; what is left of one round is the launch and a tile's ends; what a second round adds to
+/// its steps is what each further tile costs besides.
+void tile_table(Session& session, const kernels::TensorMapEncoder& encoder, const BenchOptions& options) {
+  const int columns = 33 * 256, sms = 132;
+  if (session.sms() < sms) return;
+  Table table("grouped GEMM by tile: one expert, n 8448, 4 tiles of tokens a round, cycles",
+              {"tile", "a step", "of peak", "B/cycle from L2", "launch and ends", "further tile", "MHz"}, options.csv);
+  const auto cycles = [&](int k, int rows, const Variant& variant, double& mhz) {
+    const Experts experts(session, encoder, {"tile", 1, columns, k, GroupedEpilogue::Store}, rows);
+    const Session::Timed t = experts.time({rows}, variant, sms, options.quick ? 5 : 9, true);
+    mhz = t.clock_hz * 1e-6;
+    return t.seconds * t.clock_hz;
+  };
+  for (const int width : {0, 64, 96, 112, 128, 144, 160, 176, 192}) {
+    for (const bool stagger : {true, false}) {
+      if (!stagger && width != 128 && width != 192) continue;
+      const int tokens = width == 0 ? 128 : width;
+      const Variant variant = width == 0 ? kVariants[0] : Variant{"", GroupedTile::Tokens, {width, 0, stagger}};
+      double mhz = 0;
+      const double half = cycles(2048, 4 * tokens, variant, mhz), whole = cycles(4096, 4 * tokens, variant, mhz);
+      const double step = (whole - half) / 32, two = cycles(2048, 8 * tokens, variant, mhz);
+      // 4096 operations a cycle; tokens are copied in boxes of 32.
+      const double peak = 256.0 * tokens * 64 * 2 / 4096, bytes = (256.0 + (tokens + 31) / 32 * 32) * 128;
+      table.row({width == 0 ? "128 x 256 columns" : std::to_string(width) + (stagger ? " tokens" : " tokens, even"),
+                 number(step, 0), number(peak / step, 3), number(bytes / step, 1), number(half - 32 * step, 0),
+                 number(two - half - 32 * step, 0), number(mhz, 0)});
+    }
+  }
+}
+
 }  // namespace
 
 int run_bench_gemm(const BenchOptions& options) {
@@ -218,6 +249,7 @@ int run_bench_gemm(const BenchOptions& options) {
     rows_table(session, encoder, {"down, V2-Lite", 32, 2048, 1408, GroupedEpilogue::Store}, options);
   }
   staircase_table(session, encoder, options);
+  tile_table(session, encoder, options);
   return 0;
 }
 
