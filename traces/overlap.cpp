@@ -76,15 +76,22 @@ Intervals intervals_of(const Trace& trace, std::int32_t rank, const std::functio
   return unite(std::move(any));
 }
 
+/// Ops of no known kind (plans made from foreign traces) are what their lane is for.
+bool other_on(const Trace& trace, const TraceOp& op, std::string_view lane) {
+  return op.kind == OpKind::Other && op.lane < trace.lanes.size() && trace.lanes[op.lane].starts_with(lane);
+}
+
 Intervals compute_intervals(const Trace& trace, std::int32_t rank) {
-  return intervals_of(trace, rank, [](const TraceOp& op) { return is_compute(op.kind); });
+  return intervals_of(trace, rank,
+                      [&](const TraceOp& op) { return is_compute(op.kind) || other_on(trace, op, "compute"); });
 }
 
 Intervals communication_intervals(const Trace& trace, std::int32_t rank) {
   std::vector<Interval> any;
   for (const TraceOp& op : trace.ops) {
     if (op.rank != rank) continue;
-    if (is_wire(op.kind) || is_collective(op.kind)) any.push_back({ns(op.start), ns(op.end)});
+    if (is_wire(op.kind) || is_collective(op.kind) || other_on(trace, op, "comm"))
+      any.push_back({ns(op.start), ns(op.end)});
     if (is_recv(op.kind)) any.push_back({ns(op.start), std::min(ns(op.end), ns(op.start) + op.waited.count())});
   }
   return unite(std::move(any));

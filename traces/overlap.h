@@ -30,9 +30,10 @@ std::int64_t covered(const Intervals& set, const Interval& one);
 /// The union of a rank's ops that `wanted` picks.
 Intervals intervals_of(const Trace& trace, std::int32_t rank, const std::function<bool(const TraceOp&)>& wanted);
 
-/// A0 A1 MLP S FFN EMB HEAD of a rank.
+/// A0 A1 MLP S FFN EMB HEAD of a rank, and ops of no known kind on lanes named compute, compute 2, ...
 Intervals compute_intervals(const Trace& trace, std::int32_t rank);
-/// Wires, comm kernels and the waiting parts of receives (the first `waited` of each).
+/// Wires, comm kernels and the waiting parts of receives (the first `waited` of each), and ops of no known kind on
+/// lanes named comm, comm 2, ...
 Intervals communication_intervals(const Trace& trace, std::int32_t rank);
 /// Length of communication_intervals minus compute_intervals.
 Ns exposed_communication(const Trace& trace, std::int32_t rank);

@@ -47,3 +47,18 @@ TEST_CASE("overlap: exposed communication counts wires and the waiting part of r
   CHECK(exposed_communication(builder.trace(), 0) == Ns{25});
   CHECK(exposed_communication(builder.trace(), 1) == Ns{0});
 }
+
+TEST_CASE("overlap: an op of no known kind is what its lane is for") {
+  // compute   |OTHER 0..40|            |OTHER 80..90|
+  // comm            |OTHER 30..100|
+  // compute 2              |OTHER 60..70|
+  // host      |OTHER 0..200|           left exposed: 40..60, 70..80, 90..100
+  TraceBuilder builder;
+  builder.trace().lanes = {"compute", "comm", "compute 2", "host"};
+  builder.foreign("gemm", 0, 40);
+  builder.foreign("gemm", 80, 90);
+  builder.foreign("all_to_all", 30, 100, 0, 1);
+  builder.foreign("copy_kernel", 60, 70, 0, 2);
+  builder.foreign("host work", 0, 200, 0, 3);
+  CHECK(exposed_communication(builder.trace(), 0) == Ns{40});
+}
