@@ -148,18 +148,19 @@ MoeMemory::MoeMemory(const Plan& plan, const Linear& linear, int plan_rank, cons
   const auto budget = static_cast<std::int64_t>(static_cast<double>(free_bytes) * options.share);
   const int moe_layers = count_moe_layers(plan.shape), dense_layers = plan.shape.layers - moe_layers;
   const int first_expert = plan_rank * moe.experts_per_rank;
+  const MoeRings given = options.rings.value_or(MoeRings{});
   const auto of_kind = [&](std::uint64_t kind) { return [this, kind](int set) { return set_seed(seed_, kind, set); }; };
   make_ring(
       moe_ring_, kernels::WeightSet::MoeLayer, moe_layers, budget / 2,
-      [this](int set) { return moe_layer_seed(seed_, set); }, first_expert);
-  make_ring(dense_ring_, kernels::WeightSet::DenseLayer, dense_layers, budget / 8, of_kind(2), 0);
+      [this](int set) { return moe_layer_seed(seed_, set); }, first_expert, given.moe);
+  make_ring(dense_ring_, kernels::WeightSet::DenseLayer, dense_layers, budget / 8, of_kind(2), 0, given.dense);
   if (plan.find_op("HEAD") || plan.find_op("EMB")) {
     Ring ring;
-    make_ring(ring, kernels::WeightSet::Model, 1, budget / 8, of_kind(3), 0);
+    make_ring(ring, kernels::WeightSet::Model, 1, budget / 8, of_kind(3), 0, 0);
     model_memory_ = std::move(ring.memory[0]);
     model_ = ring.sets[0];
   }
-  make_caches(budget / 4, plan.shape.layers);
+  make_caches(budget / 4, plan.shape.layers, given.caches);
   const bool mla = dims_.attention.kind == AttentionKind::Mla;
   std::int64_t positions = 1;
   for (const MoeUbatch& ubatch : ubatches_) {
@@ -185,14 +186,15 @@ void MoeMemory::fill(void* memory, std::int64_t elements, std::uint64_t seed) {
 }
 
 void MoeMemory::make_ring(Ring& ring, kernels::WeightSet set, int layers, std::int64_t budget,
-                          const std::function<std::uint64_t(int)>& seed, int first_expert) {
+                          const std::function<std::uint64_t(int)>& seed, int first_expert, int given) {
   if (layers == 0) return;
   const kernels::WeightLayout layout = kernels::weight_layout(dims_, set);
   int l2_bytes = 0, gpu = 0;
   DBO_CUDA_CHECK(cudaGetDevice(&gpu));
   DBO_CUDA_CHECK(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, gpu));
   const auto most = static_cast<int>(std::min<std::int64_t>(layers, budget / layout.bytes));
-  const int sets = std::max(kernels::ring_sets(layers, layout.bytes, l2_bytes, budget), std::min(least_sets_, most));
+  const int fitting = std::max(kernels::ring_sets(layers, layout.bytes, l2_bytes, budget), std::min(least_sets_, most));
+  const int sets = given > 0 ? given : fitting;
   if (sets == 0) {
     throw InputError("a layer's weights take " + std::to_string(layout.bytes >> 20) + " MiB, more than the " +
                      std::to_string(budget >> 20) + " MiB there are for them");
@@ -335,7 +337,7 @@ void MoeMemory::make_scratch(const kernels::MoeDims& moe) {
   carve(carver);
 }
 
-void MoeMemory::make_caches(std::int64_t budget, int layers) {
+void MoeMemory::make_caches(std::int64_t budget, int layers, int given) {
   const bool mla = dims_.attention.kind == AttentionKind::Mla;
   const std::int64_t row = cache_row_elements(dims_);
   const std::int64_t elements = std::int64_t{pages_.pages()} * kCachePageTokens * row;
@@ -344,8 +346,9 @@ void MoeMemory::make_caches(std::int64_t budget, int layers) {
   DBO_CUDA_CHECK(cudaGetDevice(&gpu));
   DBO_CUDA_CHECK(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, gpu));
   // Three at least: a ubatch may be two layers ahead of one that still reads what it wrote.
-  const int sets = std::max(kernels::ring_sets(layers, bytes, l2_bytes, budget),
-                            static_cast<int>(std::min<std::int64_t>({3, layers, budget / bytes})));
+  const int fitting = std::max(kernels::ring_sets(layers, bytes, l2_bytes, budget),
+                               static_cast<int>(std::min<std::int64_t>({3, layers, budget / bytes})));
+  const int sets = given > 0 ? given : fitting;
   if (sets == 0) {
     throw InputError("one layer's cache takes " + std::to_string(bytes >> 20) + " MiB, more than the " +
                      std::to_string(budget >> 20) + " MiB there are for caches");
@@ -357,6 +360,11 @@ void MoeMemory::make_caches(std::int64_t budget, int layers) {
     v_caches_.emplace_back(mla ? 0 : z(elements * 2));
     if (!mla) fill(v_caches_.back().get(), elements, seed + 1);
   }
+}
+
+MoeRings MoeMemory::rings() const {
+  return {static_cast<int>(moe_ring_.sets.size()), static_cast<int>(dense_ring_.sets.size()),
+          static_cast<int>(k_caches_.size())};
 }
 
 const kernels::LayerWeights& MoeMemory::layer(int layer) const {

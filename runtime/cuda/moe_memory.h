@@ -17,6 +17,13 @@
 
 namespace dbo::runtime {
 
+/// How many sets of each sort a memory holds: layer i reads set i modulo that.
+struct MoeRings {
+  int moe = 0, dense = 0, caches = 0;
+
+  friend bool operator==(const MoeRings&, const MoeRings&) = default;
+};
+
 struct MoeMemoryOptions {
   std::uint64_t seed = 1;
   /// Of the free device memory, what weights and caches may take.
@@ -27,6 +34,8 @@ struct MoeMemoryOptions {
   /// The rank's whole batch where the plan holds a part of it in each ubatch: a request cut in two has one place in the
   /// cache. Absent: every ubatch's requests are requests of their own.
   std::optional<UbatchLoad> whole;
+  /// Those of another memory that has to hold the same weights layer by layer. Absent: what fits and is of use.
+  std::optional<MoeRings> rings;
 };
 
 /// Seeds of what a rank's memory begins with, from the one of its options: what a reference needs to make the same.
@@ -83,6 +92,7 @@ class MoeMemory {
   const kernels::SwiGluScratch& swiglu() const { return swiglu_; }
   void* head_scratch() const { return head_; }
   std::int64_t max_rows() const { return max_rows_; }
+  MoeRings rings() const;
 
  private:
   struct Ring {
@@ -91,12 +101,12 @@ class MoeMemory {
   };
 
   void make_ring(Ring& ring, kernels::WeightSet set, int layers, std::int64_t budget,
-                 const std::function<std::uint64_t(int)>& seed, int first_expert);
+                 const std::function<std::uint64_t(int)>& seed, int first_expert, int given);
   void make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Plan& plan, int plan_rank, const Router& router);
   void fill_initial(const MoeUbatch& ubatch);
   void make_activations(const Linear& linear);
   void make_scratch(const kernels::MoeDims& moe);
-  void make_caches(std::int64_t budget, int layers);
+  void make_caches(std::int64_t budget, int layers, int given);
   void fill(void* memory, std::int64_t elements, std::uint64_t seed);
 
   const Plan& plan_;

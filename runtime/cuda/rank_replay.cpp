@@ -50,6 +50,7 @@ RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const 
   device_options.gpu = options.gpu;
   device_options.rank = plan_rank;
   device_options.host_wait_deadline = options.deadline;
+  device_options.write_progress = options.write_progress;
   device_ = std::make_unique<CudaDevice>(plan, linear_, *lanes_, source_->table(), progress_, guard, device_options);
   light_ = std::make_unique<EventRecorder>(linear_.ops.size() + 1);
   runner_ = std::make_unique<StepRunner>(plan, plan_class, linear_, *device_,

@@ -28,6 +28,8 @@ struct ReplayOptions {
   Ns spin = kDefaultSpin;
   /// How long an op, or the host, waits for its peers.
   Ns deadline{5'000'000'000};
+  /// As of CudaDeviceOptions: off where time is measured of kernels that do not write their progress themselves.
+  bool write_progress = true;
 };
 
 /// What a source of launches is made from: this rank's place among the others. All references live as long as the rank.
