@@ -68,6 +68,7 @@ class Grid {
   }
   /// Every op of one batch over transports and splits of the SMs.
   void batch(const CalibrationSetting& base);
+  bool is_used(bool prefill, int ranks, Transport transport, int comm_sms) const;
   /// Ops that depend on the rank's own batch alone.
   Kinds own_ops(bool prefill) const {
     Kinds kinds = {OpKind::A0, OpKind::A1};
@@ -94,34 +95,46 @@ class Grid {
   std::vector<CalibrationSetting> settings_;
 };
 
+bool Grid::is_used(bool prefill, int ranks, Transport transport, int comm_sms) const {
+  if (scope_.uses.empty()) return true;
+  return std::any_of(scope_.uses.begin(), scope_.uses.end(), [&](const CalibrationUse& use) {
+    return use.prefill == prefill && use.ranks == ranks && use.transport == transport &&
+           (comm_sms == 0 || use.comm_sms == comm_sms);
+  });
+}
+
 void Grid::batch(const CalibrationSetting& base) {
-  bool own = true, own_split = true;  // ops of the rank's own batch are the same for all ranks and transports
+  // Ops of the rank's own batch are the same for all ranks and transports: measured with the first, and with the first
+  // of every split of the SMs.
+  bool own = true;
+  std::vector<int> own_splits;
   for (const int ranks : scope_.ranks) {
     for (const Transport transport : scope_.transports) {
       // NCCL's ranks cannot be played by others.
       if (transport == Transport::Nccl && ranks > scope_.gpus) continue;
+      if (!is_used(base.prefill, ranks, transport, 0)) continue;
       CalibrationSetting s = base;
       s.ranks = ranks;
       s.transport = transport;
       s.ops = comm_ops(transport);
       s.ops.push_back(OpKind::MLP);
-      CalibrationSetting split = s;
+      const CalibrationSetting plain = s;
       append(s.ops, own ? own_ops(base.prefill) : Kinds{});
       own = false;
-      if (!has_comm_sms(transport)) {
-        add(s);
-        continue;
-      }
       // The un-split server's own block count, then every split, with its ops on the SMs that remain.
-      s.comm_sms = kDefaultCommSms;
+      if (has_comm_sms(transport)) s.comm_sms = kDefaultCommSms;
       add(s);
-      append(split.ops, own_split ? own_ops(base.prefill) : Kinds{});
-      std::erase(split.ops, OpKind::EMB);
-      if (own_split || !scope_.quick) split.beside = beside_ops(own_split);
-      own_split = false;
-      split.partition = true;
+      if (!has_comm_sms(transport)) continue;
       for (const int comm : scope_.comm_sms) {
+        if (!is_used(base.prefill, ranks, transport, comm)) continue;
+        const bool fresh = std::find(own_splits.begin(), own_splits.end(), comm) == own_splits.end();
+        if (fresh) own_splits.push_back(comm);
+        CalibrationSetting split = plain;
+        split.partition = true;
         split.comm_sms = comm;
+        append(split.ops, fresh ? own_ops(base.prefill) : Kinds{});
+        std::erase(split.ops, OpKind::EMB);
+        if (fresh || !scope_.quick) split.beside = beside_ops(fresh);
         add(split);
       }
     }
@@ -210,10 +223,14 @@ CalibrationScope scope_of(const std::vector<Config>& configs, int gpus) {
     add(scope.ranks, config.cluster.gpus());
     add(scope.transports, config.overlap.transport);
     if (has_comm_sms(config.overlap.transport)) add(scope.comm_sms, config.overlap.comm_sms);
+    const int comm = has_comm_sms(config.overlap.transport) ? config.overlap.comm_sms : 0;
     for (const StepBatch& step : config.workload.steps) {
       for (const RankBatch& rank : step.ranks) {
-        for (const Request& request : rank.requests)
-          (request.query > kDecodeQueries ? scope.prefill : scope.decode) = true;
+        for (const Request& request : rank.requests) {
+          const bool prefill = request.query > kDecodeQueries;
+          (prefill ? scope.prefill : scope.decode) = true;
+          add(scope.uses, CalibrationUse{prefill, config.cluster.gpus(), config.overlap.transport, comm});
+        }
       }
     }
   }

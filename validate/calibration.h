@@ -37,6 +37,16 @@ struct CalibrationPoints {
   friend bool operator==(const CalibrationPoints&, const CalibrationPoints&) = default;
 };
 
+/// One way communication is used: what its points are measured for.
+struct CalibrationUse {
+  bool prefill = false;
+  int ranks = 0;
+  Transport transport = Transport::LsaLl;
+  int comm_sms = 0;  ///< 0: the transport has none
+
+  friend bool operator==(const CalibrationUse&, const CalibrationUse&) = default;
+};
+
 /// What a calibration has to serve.
 struct CalibrationScope {
   std::vector<int> ranks;  ///< sizes of the expert-parallel group
@@ -46,6 +56,8 @@ struct CalibrationScope {
   int gpu_sms = 132;
   bool decode = true, prefill = true;
   bool quick = false;  ///< a coarse grid, for a minute
+  /// Of all combinations of the above only these; empty: all of them.
+  std::vector<CalibrationUse> uses;
 };
 
 /// What these configs need measured. Throws InputError when they are of different models or there are none.

@@ -38,6 +38,25 @@ TEST_CASE("calibration: points are a pure list, coarse in a quick one, and survi
   }
 }
 
+TEST_CASE("calibration: of a list of configs only what they use is measured, and every split with its own ops") {
+  const ModelShape shape = model_preset("deepseek-v3");
+  CalibrationScope narrow = scope();
+  // Decode of 16 ranks over lsa-ll; prompts of two ranks over lsa-ht with 8, of 16 ranks with 24 SMs.
+  narrow.uses = {{false, 16, Transport::LsaLl, 0}, {true, 2, Transport::LsaHt, 8}, {true, 16, Transport::LsaHt, 24}};
+  std::set<int> own_splits;
+  for (const CalibrationSetting& s : calibration_points(shape, narrow).settings) {
+    CAPTURE(setting_name(s));
+    const bool attention_alone = s.ops == std::vector<OpKind>{OpKind::A1};
+    if (attention_alone) continue;
+    CHECK(s.transport == (s.prefill ? Transport::LsaHt : Transport::LsaLl));
+    if (!s.prefill) CHECK(s.ranks == 16);
+    if (!s.partition) continue;
+    CHECK(s.comm_sms == (s.ranks == 2 ? 8 : 24));
+    if (std::find(s.ops.begin(), s.ops.end(), OpKind::A0) != s.ops.end()) own_splits.insert(s.comm_sms);
+  }
+  CHECK(own_splits == std::set<int>{8, 24});
+}
+
 TEST_CASE("calibration: every op of the model is measured on whole and on split SMs, in both phases") {
   const CalibrationPoints points = calibration_points(model_preset("deepseek-v3"), scope());
   for (const bool prefill : {false, true}) {
