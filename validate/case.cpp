@@ -1,0 +1,182 @@
+#include "validate/case.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "sim/base/error.h"
+#include "sim/search/predict.h"
+#include "validate/calibration.h"
+#include "validate/calibration_result.h"
+
+namespace dbo::validate {
+namespace {
+
+void check_config(const Config& config, const CaseOptions& options) {
+  const TransportInfo& transport = transport_info(config.overlap.transport);
+  if (transport.simulated_only)
+    throw InputError(config.file, "/overlap/transport",
+                     "\"" + std::string(transport.name) +
+                         "\" is simulated only; to validate, choose lsa-ht, lsa-ll, copy-engine or nccl");
+  if (config.parallel.tensor > 1)
+    throw InputError(config.file, "/parallel/tensor", "must be 1 to validate: the kernels know no tensor parallelism");
+  if (config.workload.sequence)
+    throw InputError(config.file, "/workload", "is a sequence of steps; validate one of them");
+  if (!config.model.has_dims())
+    throw InputError(config.file, "/model", "has no dimensions: there is nothing to replay");
+  const int ranks = config.cluster.gpus();
+  if (options.gpus > ranks)
+    throw InputError(config.file, "/parallel",
+                     "has " + std::to_string(ranks) + " ranks, asked for " + std::to_string(options.gpus) + " GPUs");
+  if (options.gpus == ranks) return;
+  if (config.emulate == Emulate::Off)
+    throw InputError(
+        config.file, "/emulate",
+        "is \"off\", but there are " + std::to_string(options.gpus) + " GPUs for " + std::to_string(ranks) + " ranks");
+  if (config.overlap.transport == Transport::Nccl)
+    throw InputError(
+        config.file, "/overlap/transport",
+        "\"nccl\" needs a GPU for each of the " + std::to_string(ranks) + " ranks: its peers cannot be played");
+}
+
+/// What a rank's peers and wires are replaced by, and what is said about it.
+void note_emulation(ValidationCase& out) {
+  if (!out.emulated) return;
+  const std::string gpus = out.gpus == 1 ? "this GPU" : "the next GPU";
+  out.notes.push_back("rank 0 of " + std::to_string(out.config.cluster.gpus()) + " is replayed; " + gpus +
+                      " plays its peers: what it sends to a rank comes back as what that rank sends");
+  out.notes.emplace_back("wires take the time the cost model gives " + out.config.cluster.fabric.name +
+                         ": a receive, or a comm kernel, holds that long");
+}
+
+/// With played peers wires are those of the cost model, by construction on both sides.
+CostTable replay_costs(const Config& config, const Plan& plan, bool split, bool emulated) {
+  CostTable costs = step_costs(config, plan, split);
+  if (!emulated) return costs;
+  Config analytical = config;
+  analytical.costs = CostConfig{};
+  const CostTable wires = step_costs(analytical, plan, split);
+  for (int group = 0; group < costs.groups(); ++group) {
+    for (int layers = 0; layers < costs.layer_classes(); ++layers) {
+      for (int ubatch = 0; ubatch < costs.ubatches(); ++ubatch) {
+        for (OpId op = 0; op < plan.ops.size(); ++op) {
+          OpCost& cost = costs.at(group, layers, ubatch, op);
+          const OpCost& wire = wires.at(group, layers, ubatch, op);
+          if (is_recv(plan.ops[op].kind)) {
+            cost.wire = wire.wire;
+            cost.wire_traffic = {};  // it lasts that long whatever else is on the links
+          }
+          if (!is_collective(plan.ops[op].kind)) continue;
+          cost.time = std::max(cost.time, wire.time);
+          cost.beside = std::max(cost.beside, wire.time);
+        }
+      }
+    }
+  }
+  return costs;
+}
+
+std::vector<Ns> wires_of(const Config& config, const PredictedPlan& predicted, bool split) {
+  Config analytical = config;
+  analytical.costs = CostConfig{};
+  const CostTable costs = step_costs(analytical, predicted.plan, split);
+  const Linear linear = linearise(predicted.plan, predicted.plan.class_of(0));
+  const int group = costs.group_of_rank().front();
+  std::vector<Ns> wires;
+  for (const LinearOp& op : linear.ops) {
+    const OpKind kind = predicted.plan.op(op.op).kind;
+    const OpCost& cost = costs.at(group, costs.layer_class(op.layer), op.ubatch, op.op);
+    wires.push_back(is_recv(kind) ? cost.wire : is_collective(kind) ? cost.time : Ns{});
+  }
+  return wires;
+}
+
+/// The step if every op took as long beside others as it does alone.
+std::int64_t time_alone(const PredictedPlan& predicted) {
+  CostTable costs = predicted.costs;
+  for (int group = 0; group < costs.groups(); ++group) {
+    for (int layers = 0; layers < costs.layer_classes(); ++layers) {
+      for (int ubatch = 0; ubatch < costs.ubatches(); ++ubatch) {
+        for (OpId op = 0; op < predicted.plan.ops.size(); ++op) {
+          OpCost& cost = costs.at(group, layers, ubatch, op);
+          cost.beside = Ns{};
+          cost.demand = {};
+        }
+      }
+    }
+  }
+  return run_engine(predicted.plan, costs).step();
+}
+
+/// Eagerly the host launches op by op, each op many kernels: what that takes on average over the plan's ops.
+void set_host_launch(const Profile& profile, PredictedPlan& predicted) {
+  const Linear linear = linearise(predicted.plan, predicted.plan.class_of(0));
+  double sum = 0;
+  int count = 0;
+  for (const LinearOp& op : linear.ops) {
+    const auto us = profile_host_launch(profile, predicted.plan.op(op.op).name);
+    if (!us) continue;
+    sum += *us;
+    ++count;
+  }
+  if (count > 0) predicted.costs.host.launch = ns_from_us(sum / count);
+}
+
+}  // namespace
+
+const OpCost& cost_of(const PredictedPlan& predicted, const Linear& linear, std::uint32_t plan_op) {
+  const LinearOp& op = linear.ops[plan_op];
+  const CostTable& costs = predicted.costs;
+  return costs.at(costs.group_of_rank().front(), costs.layer_class(op.layer), op.ubatch, op.op);
+}
+
+ValidationCase make_case(Config config, const std::string& profile_path, const CaseOptions& options) {
+  check_config(config, options);
+  ValidationCase out;
+  out.name = options.name.empty() ? config.file : options.name;
+  const ModelShape replayed = replay_shape(config.model);
+  if (!(replayed == config.model)) {
+    out.notes.emplace_back("weights, cache and combine are bf16, as the kernels run them");
+    config.model = replayed;
+  }
+  config.costs.source = CostSource::Profile;
+  config.costs.profile = profile_path;
+  // Relative to where the program runs, not to the config's folder.
+  config.file = "validate";
+  const Profile profile = load_profile(profile_path);
+  out.gpus = options.gpus;
+  out.emulated = options.gpus < config.cluster.gpus();
+  out.config = config;
+  note_emulation(out);
+  const StepBatch& step = config.workload.steps.front();
+  const DecideSettings settings = decide_settings(config);
+  out.decision = decide(step, settings);
+  const Decision off = decide(step, without_dbo(settings));
+  if (!out.decision.split) out.notes.push_back("the step is not split: " + out.decision.reason_text);
+  StepOptions step_options;
+  step_options.trace = true;
+  for (int rank = 0; rank < out.ranks_replayed(); ++rank) step_options.trace_ranks.push_back(rank);
+  const bool capturable = transport_info(config.overlap.transport).capturable;
+  for (const bool graph : {true, false}) {
+    if (graph ? !options.graph || !capturable : !options.eager) continue;
+    const auto predict = [&](const Decision& decision, bool baseline) {
+      Plan plan = make_step_plan(config, decision, baseline);
+      plan.execution = graph ? Execution::Graph : Execution::Eager;
+      CostTable costs = replay_costs(config, plan, decision.split && !baseline, out.emulated);
+      PredictedPlan predicted{std::move(plan), std::move(costs), {}, 0, {}};
+      if (!graph) set_host_launch(profile, predicted);
+      CostedPlan costed{predicted.plan, predicted.costs};
+      predicted.result = simulate_plan(costed, step_options);
+      predicted.alone_ns = time_alone(predicted);
+      if (out.emulated) predicted.wires = wires_of(config, predicted, decision.split && !baseline);
+      return predicted;
+    };
+    out.ways.push_back({graph, predict(out.decision, false), predict(off, true)});
+  }
+  if (out.ways.empty())
+    throw InputError(config.file, "/overlap/transport",
+                     "cannot be part of a graph, and eager steps were not asked for");
+  out.assumptions = out.ways.front().split.costs.assumptions;
+  return out;
+}
+
+}  // namespace dbo::validate

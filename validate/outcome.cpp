@@ -1,0 +1,406 @@
+#include "validate/outcome.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/base/error.h"
+#include "sim/model/hardware.h"
+#include "traces/text_table.h"
+
+namespace dbo::validate {
+namespace {
+
+// Events around ops read to about half a microsecond each.
+constexpr Ns kEventSlack{3'000};
+// Roundings to bf16 on the way through a layer: norms, projections, attention, gate, expert GEMMs, sums.
+constexpr double kRoundingsPerLayer = 16;
+
+double quantile(const std::vector<double>& sorted, double share) {
+  return sorted[std::min(sorted.size() - 1, static_cast<std::size_t>(share * static_cast<double>(sorted.size())))];
+}
+
+std::string kind_name(const KindRow& row, bool unsplit) {
+  return std::string(op_name(row.kind)) + (row.overlapped ? " beside" : "") + (unsplit ? " un-split" : "");
+}
+
+double us(Ns time) {
+  return static_cast<double>(time.count()) / 1000;
+}
+
+Comparison compare_plan(const PredictedPlan& predicted, const MeasuredPlan& measured, const MeasuredPlan* baseline) {
+  CompareInput input;
+  input.predicted = predicted.result.trace;
+  input.measured = measured.trace;
+  input.predicted_file = "prediction";
+  input.measured_file = "replay";
+  input.plan = predicted.plan;
+  if (baseline != nullptr) {
+    input.baseline = baseline->trace;
+    input.baseline_measured = true;
+  }
+  CompareOptions options;
+  options.lane_slack = kEventSlack;
+  return compare_traces(input, options);
+}
+
+void add_kinds(const Comparison& comparison, bool unsplit, std::vector<ErrorRow>& rows) {
+  for (const KindRow& row : comparison.kinds) {
+    // How long a receive waited is told apart from its own time by the prediction itself: nothing was measured of it.
+    if (is_recv(row.kind)) continue;
+    ErrorRow error;
+    error.what = kind_name(row, unsplit);
+    error.count = row.count;
+    error.predicted = us(row.predicted);
+    error.measured = us(row.measured);
+    error.error = error.measured > 0 ? error.predicted / error.measured - 1 : 0;
+    rows.push_back(std::move(error));
+  }
+}
+
+void add_windows(const Comparison& comparison, std::vector<ErrorRow>& rows) {
+  for (const WindowRow& row : comparison.windows) {
+    const auto predicted = row.predicted_share(), measured = row.share();
+    if (!predicted || !measured) continue;
+    rows.push_back({row.name, row.measured, *predicted, *measured, *predicted - *measured});
+  }
+}
+
+/// What in the prediction is responsible for most of the step's error. Tracing stretches the idle time of the traced
+/// step, not that of the steps whose time is compared.
+std::string find_cause(const Comparison& comparison, double tracing_us) {
+  double most = 0;
+  std::string cause = "none above 1 % of the step";
+  const double step = us(comparison.measured_step);
+  for (const StepPart& part : comparison.parts) {
+    double difference = us(part.measured) - us(part.predicted);
+    if (part.what == "idle") difference -= tracing_us;
+    if (std::abs(difference) <= std::max(most, step / 100)) continue;
+    most = std::abs(difference);
+    cause = fmt::format("{} takes {:.1f} us {} than priced: {}", part.what, std::abs(difference),
+                        difference > 0 ? "more" : "less", part.assumption);
+  }
+  return cause;
+}
+
+}  // namespace
+
+Figure figure_of(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  return {quantile(values, 0.5), quantile(values, 0.75) - quantile(values, 0.25), static_cast<int>(values.size())};
+}
+
+double split_bound(const ModelShape& shape) {
+  const double roundings = kRoundingsPerLayer * shape.layers + 2;
+  return 2 * std::sqrt(roundings) * std::ldexp(1.0, -9);
+}
+
+double WayOutcome::step_error(bool normalised) const {
+  const double measured = split.median_us / (normalised ? drift : 1);
+  return measured > 0 ? predicted_split_us / measured - 1 : 0;
+}
+
+WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& measured, double drift) {
+  WayComparison out;
+  WayOutcome& way = out.outcome;
+  way.graph = predicted.graph;
+  way.split = figure_of(measured.split.steps_us);
+  way.unsplit = figure_of(measured.unsplit.steps_us);
+  way.predicted_split_us = static_cast<double>(predicted.split.result.step_ns) / 1000;
+  way.predicted_unsplit_us = static_cast<double>(predicted.unsplit.result.step_ns) / 1000;
+  way.drift = drift;
+  way.tracing_us = measured.split.tracing_us;
+  out.split = compare_plan(predicted.split, measured.split, &measured.unsplit);
+  const Comparison unsplit = compare_plan(predicted.unsplit, measured.unsplit, nullptr);
+  add_kinds(out.split, false, way.kinds);
+  add_kinds(unsplit, true, way.kinds);
+  add_windows(out.split, way.windows);
+  way.order_findings = static_cast<int>(out.split.order.size() + unsplit.order.size());
+  for (const NamedFinding& finding : out.split.findings) way.named.push_back(finding.code + " " + finding.title);
+  way.largest_cause = find_cause(out.split, way.tracing_us);
+  way.recomputed_us = static_cast<double>(predicted.split.alone_ns) / 1000;
+  return out;
+}
+
+double drift_of(const PredictedPlan& predicted, const GpuSpec& gpu, const std::optional<Anchor>& calibrated,
+                const std::optional<Anchor>& now) {
+  if (!calibrated || !now || calibrated->gemm_us <= 0 || calibrated->copy_us <= 0) return 1;
+  // Time of ops that are limited by arithmetic, by memory, and of those that are neither (wires, waiting).
+  double arithmetic = 0, memory = 0;
+  const Linear linear = linearise(predicted.plan, predicted.plan.class_of(0));
+  for (std::uint32_t op = 0; op < linear.ops.size(); ++op) {
+    if (!is_compute(predicted.plan.op(linear.ops[op].op).kind)) continue;
+    const OpCost& cost = cost_of(predicted, linear, op);
+    const double by_flops = static_cast<double>(cost.demand.flops) / std::max(gpu.bf16_flops, 1.0);
+    const double by_bytes = static_cast<double>(cost.demand.hbm_bytes) / std::max(gpu.hbm_bytes_per_s, 1.0);
+    (by_flops > by_bytes ? arithmetic : memory) += static_cast<double>(cost.time.count());
+  }
+  const auto step = static_cast<double>(predicted.result.step_ns);
+  if (step <= 0) return 1;
+  const double scale = std::min(1.0, step / std::max(arithmetic + memory, 1.0));
+  return 1 + scale * arithmetic / step * (now->gemm_us / calibrated->gemm_us - 1) +
+         scale * memory / step * (now->copy_us / calibrated->copy_us - 1);
+}
+
+std::vector<std::string> Outcome::failures() const {
+  std::vector<std::string> out = numerics.problems;
+  if (ways.empty() && out.empty()) out.emplace_back("nothing was replayed");
+  for (const WayOutcome& way : ways) {
+    const std::string how = way.graph ? "graph" : "eager";
+    if (way.order_findings > 0)
+      out.push_back(fmt::format("{}: {} findings against the planned order", how, way.order_findings));
+    const double allowed = std::max(kStepTolerance, 1.5 * way.split.relative_spread());
+    if (std::abs(way.step_error(true)) > allowed)
+      out.push_back(fmt::format("{}: step predicted {:+.1f} % from the measured one (allowed {:.1f} %)", how,
+                                way.step_error(true) * 100, allowed * 100));
+    const double gain_allowed = std::max(kGainTolerance, 1.5 * way.gain_spread());
+    if (std::abs(way.gain_error()) > gain_allowed)
+      out.push_back(fmt::format("{}: gain predicted {:+.1f} % from the measured one (allowed {:.1f} %)", how,
+                                way.gain_error() * 100, gain_allowed * 100));
+    const double predicted = way.predicted_gain(), measured = way.measured_gain();
+    if (std::abs(predicted - 1) > kSignMargin && (predicted - 1) * (measured - 1) < 0)
+      out.push_back(fmt::format("{}: predicted a gain of {:.3f}, measured {:.3f}: the wrong side of 1", how, predicted,
+                                measured));
+    for (const std::string& finding : way.named) out.push_back(how + ": " + finding);
+  }
+  return out;
+}
+
+std::string outcome_line(const Outcome& outcome) {
+  if (outcome.ways.empty()) return outcome.failures().front() + "\n";
+  const WayOutcome& way = outcome.ways.front();
+  return fmt::format("predicted gain {:.3f}x, measured {:.3f}x, step error {:+.1f} %, largest cause: {}\n",
+                     way.predicted_gain(), way.measured_gain(), way.step_error(true) * 100, way.largest_cause);
+}
+
+std::string outcome_text(const Outcome& outcome) {
+  std::string text = outcome_line(outcome);
+  text += fmt::format("config        {}: {}\n", outcome.name, outcome.what);
+  text += fmt::format("machine       {} x {}{}\n", outcome.gpus, outcome.device, outcome.emulated ? ", emulated" : "");
+  text += fmt::format("versions      {}\n", outcome.versions);
+  for (const std::string& note : outcome.notes) text += "              " + note + "\n";
+  if (outcome.anchor_before && outcome.anchor_after) {
+    text += fmt::format("anchors       GEMM {:.1f} us before, {:.1f} after; copy {:.1f}, {:.1f}",
+                        outcome.anchor_before->gemm_us, outcome.anchor_after->gemm_us, outcome.anchor_before->copy_us,
+                        outcome.anchor_after->copy_us);
+    if (outcome.anchor_calibrated)
+      text += fmt::format("; at calibration {:.1f}, {:.1f}", outcome.anchor_calibrated->gemm_us,
+                          outcome.anchor_calibrated->copy_us);
+    text += "\n";
+  }
+  text += fmt::format("numerics      {}; split against un-split {:.4f} of {:.4f} allowed, {} tokens\n",
+                      outcome.numerics.same_bits ? "same bits eager, by graph and on repeats" : "BITS DIFFER",
+                      outcome.numerics.split_error, outcome.numerics.split_bound, outcome.numerics.tokens);
+  for (const WayOutcome& way : outcome.ways) {
+    text += fmt::format("\n{}\n", way.graph ? "graph" : "eager");
+    text += fmt::format("  {:<24} {:>11} {:>11} {:>9} {:>9} {:>9}\n", "", "predicted", "measured", "spread", "error",
+                        "norm.");
+    const auto line = [&](const char* what, double predicted, const Figure& measured) {
+      const double error = measured.median_us > 0 ? predicted / measured.median_us - 1 : 0;
+      text += fmt::format("  {:<24} {:>8.1f} us {:>8.1f} us {:>8.1f}% {:>+8.1f}% {:>+8.1f}%\n", what, predicted,
+                          measured.median_us, measured.relative_spread() * 100, error * 100,
+                          ((error + 1) * way.drift - 1) * 100);
+    };
+    line("step, split", way.predicted_split_us, way.split);
+    line("step, un-split", way.predicted_unsplit_us, way.unsplit);
+    text += fmt::format("  {:<24} {:>10.3f}x {:>10.3f}x {:>8.1f}% {:>+8.1f}%\n", "gain", way.predicted_gain(),
+                        way.measured_gain(), way.gain_spread() * 100, way.gain_error() * 100);
+    if (way.recomputed_us > 0)
+      text += fmt::format(
+          "  with the ops' measured times alone the split step would take {:.1f} us: measured is {:.3f} of that\n",
+          way.recomputed_us, way.split.median_us / way.recomputed_us);
+    text += fmt::format("  tracing adds {:.1f} us a step; order findings: {}\n", way.tracing_us, way.order_findings);
+    for (const ErrorRow& row : way.kinds)
+      text += fmt::format("  {:<24} {:>8.2f} us {:>8.2f} us {:>9} {:>+8.1f}%\n", row.what, row.predicted, row.measured,
+                          fmt::format("x{}", row.count), row.error * 100);
+    for (const ErrorRow& row : way.windows)
+      text += fmt::format("  {:<24} {:>9.1f}% {:>10.1f}% {:>9} {:>+8.1f} points\n", row.what, row.predicted * 100,
+                          row.measured * 100, fmt::format("x{}", row.count), row.error * 100);
+    for (const std::string& finding : way.named) text += "  finding: " + finding + "\n";
+  }
+  const std::vector<std::string> failures = outcome.failures();
+  text += failures.empty() ? "\npassed\n" : "\nFAILED\n";
+  for (const std::string& failure : failures) text += "  " + failure + "\n";
+  return text;
+}
+
+namespace {
+
+Json figure_json(const Figure& figure) {
+  Json json = Json::object();
+  json.set("median_us", figure.median_us);
+  json.set("spread_us", figure.spread_us);
+  json.set("count", figure.count);
+  return json;
+}
+
+Figure read_figure(const JsonRef& ref) {
+  ObjectReader reader(ref, "a median with its spread");
+  Figure figure;
+  figure.median_us = reader.require("median_us").number(0, 1e12);
+  figure.spread_us = reader.require("spread_us").number(0, 1e12);
+  figure.count = static_cast<int>(reader.require("count").integer(0, 1 << 30));
+  reader.done();
+  return figure;
+}
+
+Json anchor_json(const std::optional<Anchor>& anchor) {
+  if (!anchor) return nullptr;
+  Json json = Json::object();
+  json.set("gemm_us", anchor->gemm_us);
+  json.set("copy_us", anchor->copy_us);
+  return json;
+}
+
+std::optional<Anchor> read_anchor(const JsonRef& ref) {
+  if (ref.value().is_null()) return std::nullopt;
+  ObjectReader reader(ref, "anchor times");
+  const Anchor anchor{reader.require("gemm_us").number(0, 1e12), reader.require("copy_us").number(0, 1e12)};
+  reader.done();
+  return anchor;
+}
+
+Json rows_json(const std::vector<ErrorRow>& rows) {
+  Json json = Json::array();
+  for (const ErrorRow& row : rows) {
+    Json one = Json::object();
+    one.set("what", row.what);
+    one.set("count", row.count);
+    one.set("predicted", row.predicted);
+    one.set("measured", row.measured);
+    one.set("error", row.error);
+    json.push(std::move(one));
+  }
+  return json;
+}
+
+std::vector<ErrorRow> read_rows(const JsonRef& ref) {
+  std::vector<ErrorRow> rows;
+  for (const JsonRef& item : ref.items()) {
+    ObjectReader reader(item, "a row of errors");
+    ErrorRow row;
+    row.what = reader.require("what").string();
+    row.count = static_cast<int>(reader.require("count").integer(0, 1 << 30));
+    row.predicted = reader.require("predicted").number(-1e12, 1e12);
+    row.measured = reader.require("measured").number(-1e12, 1e12);
+    row.error = reader.require("error").number(-1e12, 1e12);
+    reader.done();
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Json texts_json(const std::vector<std::string>& texts) {
+  Json json = Json::array();
+  for (const std::string& text : texts) json.push(text);
+  return json;
+}
+
+std::vector<std::string> read_texts(const JsonRef& ref) {
+  std::vector<std::string> texts;
+  for (const JsonRef& item : ref.items()) texts.push_back(item.string());
+  return texts;
+}
+
+Json way_json(const WayOutcome& way) {
+  Json json = Json::object();
+  json.set("graph", way.graph);
+  json.set("split", figure_json(way.split));
+  json.set("unsplit", figure_json(way.unsplit));
+  json.set("predicted_split_us", way.predicted_split_us);
+  json.set("predicted_unsplit_us", way.predicted_unsplit_us);
+  json.set("drift", way.drift);
+  json.set("kinds", rows_json(way.kinds));
+  json.set("windows", rows_json(way.windows));
+  json.set("order_findings", way.order_findings);
+  json.set("named", texts_json(way.named));
+  json.set("largest_cause", way.largest_cause);
+  json.set("tracing_us", way.tracing_us);
+  json.set("recomputed_us", way.recomputed_us);
+  return json;
+}
+
+WayOutcome read_way(const JsonRef& ref) {
+  ObjectReader reader(ref, "one way of running");
+  WayOutcome way;
+  way.graph = reader.require("graph").boolean();
+  way.split = read_figure(reader.require("split"));
+  way.unsplit = read_figure(reader.require("unsplit"));
+  way.predicted_split_us = reader.require("predicted_split_us").number(0, 1e12);
+  way.predicted_unsplit_us = reader.require("predicted_unsplit_us").number(0, 1e12);
+  way.drift = reader.require("drift").number(0, 1e6);
+  way.kinds = read_rows(reader.require("kinds"));
+  way.windows = read_rows(reader.require("windows"));
+  way.order_findings = static_cast<int>(reader.require("order_findings").integer(0, 1 << 30));
+  way.named = read_texts(reader.require("named"));
+  way.largest_cause = reader.require("largest_cause").string();
+  way.tracing_us = reader.require("tracing_us").number(-1e12, 1e12);
+  way.recomputed_us = reader.require("recomputed_us").number(0, 1e12);
+  reader.done();
+  return way;
+}
+
+}  // namespace
+
+Json outcome_to_json(const Outcome& outcome) {
+  Json json = Json::object();
+  json.set("format", 1);
+  json.set("name", outcome.name);
+  json.set("key", outcome.key);
+  json.set("what", outcome.what);
+  json.set("device", outcome.device);
+  json.set("versions", outcome.versions);
+  json.set("gpus", outcome.gpus);
+  json.set("emulated", outcome.emulated);
+  json.set("notes", texts_json(outcome.notes));
+  json.set("anchor_before", anchor_json(outcome.anchor_before));
+  json.set("anchor_after", anchor_json(outcome.anchor_after));
+  json.set("anchor_calibrated", anchor_json(outcome.anchor_calibrated));
+  Json numerics = Json::object();
+  numerics.set("same_bits", outcome.numerics.same_bits);
+  numerics.set("split_error", outcome.numerics.split_error);
+  numerics.set("split_bound", outcome.numerics.split_bound);
+  numerics.set("tokens", outcome.numerics.tokens);
+  numerics.set("problems", texts_json(outcome.numerics.problems));
+  json.set("numerics", std::move(numerics));
+  Json ways = Json::array();
+  for (const WayOutcome& way : outcome.ways) ways.push(way_json(way));
+  json.set("ways", std::move(ways));
+  json.set("seconds", outcome.seconds);
+  json.set("failures", texts_json(outcome.failures()));
+  return json;
+}
+
+Outcome outcome_from_json(const JsonRef& ref) {
+  ObjectReader reader(ref, "the outcome of a validation");
+  Outcome outcome;
+  reader.require("format").integer(1, 1);
+  outcome.name = reader.require("name").string();
+  outcome.key = reader.require("key").string();
+  outcome.what = reader.require("what").string();
+  outcome.device = reader.require("device").string();
+  outcome.versions = reader.require("versions").string();
+  outcome.gpus = static_cast<int>(reader.require("gpus").integer(1, 1 << 16));
+  outcome.emulated = reader.require("emulated").boolean();
+  outcome.notes = read_texts(reader.require("notes"));
+  outcome.anchor_before = read_anchor(reader.require("anchor_before"));
+  outcome.anchor_after = read_anchor(reader.require("anchor_after"));
+  outcome.anchor_calibrated = read_anchor(reader.require("anchor_calibrated"));
+  ObjectReader numerics(reader.require("numerics"), "what the results were like");
+  outcome.numerics.same_bits = numerics.require("same_bits").boolean();
+  outcome.numerics.split_error = numerics.require("split_error").number(0, 1e12);
+  outcome.numerics.split_bound = numerics.require("split_bound").number(0, 1e12);
+  outcome.numerics.tokens = static_cast<int>(numerics.require("tokens").integer(0, 1 << 30));
+  outcome.numerics.problems = read_texts(numerics.require("problems"));
+  numerics.done();
+  for (const JsonRef& way : reader.require("ways").items()) outcome.ways.push_back(read_way(way));
+  outcome.seconds = reader.require("seconds").number(0, 1e9);
+  // Worked out again from the rest.
+  reader.require("failures").items();
+  reader.done();
+  return outcome;
+}
+
+}  // namespace dbo::validate

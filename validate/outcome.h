@@ -1,0 +1,135 @@
+// What a validation found: predicted beside measured, as plain data with a JSON form, so that suites can be resumed and
+// their tables worked out without a GPU.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/base/json.h"
+#include "sim/base/json_reader.h"
+#include "traces/compare.h"
+#include "validate/calibration_result.h"
+#include "validate/case.h"
+
+namespace dbo::validate {
+
+/// A median with its spread, in us.
+struct Figure {
+  double median_us = 0;
+  double spread_us = 0;  ///< between the quartiles
+  int count = 0;
+
+  double relative_spread() const { return median_us > 0 ? spread_us / median_us : 0; }
+  friend bool operator==(const Figure&, const Figure&) = default;
+};
+Figure figure_of(std::vector<double> us);
+
+/// One plan as replayed one way.
+struct MeasuredPlan {
+  std::vector<double> steps_us;  ///< by iteration: the slowest rank's, without any tracing
+  std::vector<double> host_us;   ///< host time of the same steps, first rank
+  std::vector<double> op_us;     ///< by plan_op of the first rank: median over traced steps, 0 where it did not run
+  Trace trace;                   ///< of the traced step nearest to the median
+  double tracing_us = 0;         ///< what tracing adds to a step
+};
+
+struct MeasuredWay {
+  bool graph = false;
+  MeasuredPlan split, unsplit;
+};
+
+/// Whether results are what they have to be.
+struct NumericsResult {
+  bool same_bits = true;              ///< eager, graph and repeats of one plan
+  double split_error = 0;             ///< largest relative difference of a token's logits, split against un-split
+  double split_bound = 0;             ///< what is allowed
+  int tokens = 0;                     ///< compared
+  std::vector<std::string> problems;  ///< what was wrong, by name
+
+  bool ok() const { return problems.empty(); }
+  friend bool operator==(const NumericsResult&, const NumericsResult&) = default;
+};
+
+/// Largest allowed difference between split and un-split logits of a token, ||a - b|| / ||b||: both are within half of
+/// it of an fp32 reference. Each of a layer's roundings to bf16 (2^-9) adds an independent error to the residual
+/// stream; 16 a layer, over the layers, and the last product's own.
+double split_bound(const ModelShape& shape);
+
+/// One row of the error table: an op kind, a window or the step.
+struct ErrorRow {
+  std::string what;
+  int count = 0;
+  double predicted = 0, measured = 0;  ///< us; windows: hidden share, 0 to 1
+  double error = 0;                    ///< predicted over measured, minus 1; windows: difference of shares
+
+  friend bool operator==(const ErrorRow&, const ErrorRow&) = default;
+};
+
+struct WayOutcome {
+  bool graph = false;
+  Figure split, unsplit;  ///< measured
+  double predicted_split_us = 0, predicted_unsplit_us = 0;
+  double drift = 1;             ///< how much slower the machine was than when it was calibrated, by the anchors
+  std::vector<ErrorRow> kinds;  ///< "A1", "A1 un-split", ...: medians
+  std::vector<ErrorRow> windows;
+  int order_findings = 0;
+  std::vector<std::string> named;  ///< named failures found, "F3 ..."
+  std::string largest_cause;       ///< of the step's error
+  double tracing_us = 0;
+  double recomputed_us = 0;  ///< the split step with each op as long as measured alone: what overlap costs
+
+  double predicted_gain() const { return predicted_unsplit_us / predicted_split_us; }
+  double measured_gain() const { return unsplit.median_us / split.median_us; }
+  /// Predicted over measured, minus 1; `normalised`: the measured time as it would have been at calibration.
+  double step_error(bool normalised) const;
+  double gain_error() const { return predicted_gain() / measured_gain() - 1; }
+  /// Of the gain, from the quartiles of both steps.
+  double gain_spread() const { return split.relative_spread() + unsplit.relative_spread(); }
+  friend bool operator==(const WayOutcome&, const WayOutcome&) = default;
+};
+
+struct Outcome {
+  std::string name;
+  std::string key;   ///< of config and profile; see outcome_key
+  std::string what;  ///< "DeepSeek-V3, decode 256, EP64, lsa-ll"
+  std::string device;
+  std::string versions;  ///< of this program, driver, CUDA and NCCL
+  int gpus = 1;
+  bool emulated = false;
+  std::vector<std::string> notes;
+  std::optional<Anchor> anchor_before, anchor_after, anchor_calibrated;
+  NumericsResult numerics;
+  std::vector<WayOutcome> ways;
+  double seconds = 0;
+
+  /// What is outside its tolerance; empty: it passed.
+  std::vector<std::string> failures() const;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+/// Tolerances of one validation: loose enough for a single run of a machine whose clock moves by itself, tight enough
+/// that a wrong schedule, a lost overlap or a wrong cost shows.
+inline constexpr double kStepTolerance = 0.10;
+inline constexpr double kGainTolerance = 0.08;
+/// Below this predicted difference from 1 the sign of a gain is not asked for.
+inline constexpr double kSignMargin = 0.04;
+
+/// Compares one way: durations by kind, windows, order, step. `drift` as in WayOutcome.
+struct WayComparison {
+  WayOutcome outcome;
+  Comparison split;  ///< of the traces, for the report
+};
+WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& measured, double drift);
+
+/// How much slower compute- and memory-bound work is now than at calibration, in the proportion the plan has of them.
+double drift_of(const PredictedPlan& plan, const GpuSpec& gpu, const std::optional<Anchor>& calibrated,
+                const std::optional<Anchor>& now);
+
+/// "predicted gain 1.31x, measured 1.28x, error +2.3 %, largest cause: MLP is 4 % slower than priced".
+std::string outcome_line(const Outcome& outcome);
+std::string outcome_text(const Outcome& outcome);
+Json outcome_to_json(const Outcome& outcome);
+Outcome outcome_from_json(const JsonRef& ref);
+
+}  // namespace dbo::validate
