@@ -1,0 +1,48 @@
+// Replays both plans of a case on this machine's GPUs: numerics first, then interleaved steps, then traced ones.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/cuda/hang_guard.h"
+#include "runtime/cuda/rank_replay.h"
+#include "validate/case.h"
+#include "validate/cuda/anchor.h"
+#include "validate/outcome.h"
+
+namespace dbo::validate {
+
+struct ReplayRules {
+  int iterations = 20;  ///< of each plan and way, interleaved
+  int warmup = 3;
+  int traced = 7;
+  bool windows = false;  ///< exchange through NCCL windows instead of peer-mapped memory
+};
+
+/// What a replay brings back; whole on the group's first rank.
+struct ReplayedCase {
+  std::vector<MeasuredWay> ways;  ///< as the case's
+  NumericsResult numerics;
+  Anchor before, after;
+  std::vector<std::string> how;  ///< for people: memory, clocks
+};
+
+/// Ranks whose replay can be stopped from outside, when another one fails.
+class LiveReplays {
+ public:
+  /// In the list as long as the handle lives, which must not outlive the replay.
+  [[nodiscard]] std::shared_ptr<void> add(int rank, runtime::RankReplay* replay);
+  void stop(int rank);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<int, runtime::RankReplay*>> live_;
+};
+
+/// One rank's part; collective over the group, one rank a GPU.
+ReplayedCase replay_case(runtime::HostGroup& group, int gpu, const ValidationCase& validated, runtime::HangGuard& guard,
+                         LiveReplays& live, const ReplayRules& rules);
+
+}  // namespace dbo::validate
