@@ -56,7 +56,8 @@ ProgramSpec make_program() {
 
   program.forwarded = {{"replay", "run a plan on GPUs (dbo-gpu)"},
                        {"bench", "measure kernels and host costs (dbo-gpu)"},
-                       {"calibrate", "measure this machine, write a profile (dbo-gpu)"}};
+                       {"calibrate", "measure this machine, write a profile (dbo-gpu)"},
+                       {"validate", "predict, replay on GPUs, compare (dbo-gpu)"}};
   program.forward = forward_to_gpu;
 
   static std::string list_what;

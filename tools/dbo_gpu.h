@@ -30,6 +30,7 @@ int run_gpu_bench(const GpuBenchCommand& command);
 struct CalibrateCommand {
   std::string out;
   std::vector<std::string> configs;  ///< what to calibrate for; else the following
+  std::string suite;                 ///< the same: of this suite, the configs of `model`
   std::string model = "deepseek-v3", ranks = "2,16", transports = "lsa-ll,lsa-ht,copy-engine", comm_sms = "8,16,24";
   std::string phase = "both";  ///< decode, prefill or both
   std::string points;          ///< file with a list of points instead
@@ -41,6 +42,19 @@ struct CalibrateCommand {
   std::int64_t gpu_sms = 132;  ///< for `list` without a GPU
 };
 int run_calibrate(const CalibrateCommand& command);
+
+struct ValidateCommand {
+  std::string config;
+  std::string suite;  ///< instead of a config: a file, or the name of one that comes with the program
+  std::vector<std::string> profiles;
+  std::string out, emulate;
+  bool eager = false, graph = false;  ///< neither: both
+  bool json = false, list = false, windows = false;
+  std::int64_t iterations = 20, warmup = 3;
+  std::int64_t gpus = 0;  ///< 0: all
+  std::int64_t limit_s = 480, deadline_s = 20;
+};
+int run_validate(const ValidateCommand& command);
 
 /// GPUs, versions, peer access, SM partitions and timers of this machine, or why there is none.
 int run_gpu_info();

@@ -9,6 +9,7 @@
 #include "sim/model/presets.h"
 #include "tools/dbo_gpu.h"
 #include "validate/cuda/calibrate.h"
+#include "validate/suite.h"
 
 namespace dbo {
 namespace {
@@ -51,9 +52,17 @@ CalibrationPoints points_of(const CalibrateCommand& command, int gpu_sms) {
   if (!command.points.empty()) return validate::points_from_json(JsonRef(load_json(command.points)));
   CalibrationScope scope;
   ModelShape shape;
-  if (!command.configs.empty()) {
+  if (!command.configs.empty() || !command.suite.empty()) {
     std::vector<Config> configs;
     for (const std::string& path : command.configs) configs.push_back(load_config(path));
+    // Of a suite, the configs of the model asked for: a profile is of one.
+    const std::string name = command.suite.empty() ? std::string() : model_preset(command.model).name;
+    if (!command.suite.empty()) {
+      for (validate::SuiteEntry& entry : validate::load_suite(command.suite).entries) {
+        if (entry.config.model.name == name) configs.push_back(std::move(entry.config));
+      }
+      if (configs.empty()) throw InputError(command.suite, "/configs", "has no config of " + name);
+    }
     scope = validate::scope_of(configs, static_cast<int>(command.gpus));
     shape = configs.front().model;
   } else {
