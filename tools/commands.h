@@ -44,6 +44,14 @@ struct TuneCommand {
 };
 int run_tune(const TuneCommand& command);
 
+struct FromServeCommand {
+  std::string command;                                      ///< the words of a shell
+  std::string model, gpu, phase, out;                       ///< empty: assumed, or to stdout
+  std::int64_t gpus_per_node = 0, tokens = 0, context = 0;  ///< 0: assumed
+  bool json = false;
+};
+int run_from_serve(const FromServeCommand& command);
+
 int run_check(const std::string& path, bool json);
 
 int run_list(const std::string& what, bool json);

@@ -48,6 +48,23 @@ void add_search_commands(ProgramSpec& program) {
         {"--merge", "report on the shards in these folders", &tune.merge, false, {}, {"--shard"}},
         {"--json", "print JSON", &tune.json, false, {}, {}}},
        [] { return run_tune(tune); }});
+
+  static FromServeCommand serve;
+  program.commands.push_back(
+      {"from-serve",
+       "make a config from a serving command of vLLM or SGLang",
+       "dbo from-serve \"vllm serve deepseek-ai/DeepSeek-V3 -dp 16 -ep --enable-dbo "
+       "--all2all-backend deepep_low_latency\"",
+       {{"COMMAND", "the whole command, quoted", &serve.command, true, {}, {}},
+        {"--model", "preset or config.json (default: from the name)", &serve.model, false, {}, {}},
+        {"--gpu", "GPU preset (default: h200-sxm)", &serve.gpu, false, {}, {}},
+        {"--gpus-per-node", "(default: 8, or what the command says)", &serve.gpus_per_node, false, {}, {}},
+        {"--phase", "of the batches (default: the all-to-all's)", &serve.phase, false, {"decode", "prefill"}, {}},
+        {"--tokens", "tokens a rank (default: a full batch)", &serve.tokens, false, {}, {}},
+        {"--context", "context tokens (default: 4096)", &serve.context, false, {}, {}},
+        {"--out,-o", "file for the config (default: stdout)", &serve.out, false, {}, {}},
+        {"--json", "config and report as JSON", &serve.json, false, {}, {}}},
+       [] { return run_from_serve(serve); }});
 }
 
 }  // namespace dbo

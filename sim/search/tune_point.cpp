@@ -20,23 +20,6 @@ bool same_machine(const TunePoint& a, const TunePoint& b) {
          a.comm_sms == b.comm_sms;
 }
 
-void scale_costs(CostTable& table, const Plan& plan, const CostScale& scale) {
-  const auto scaled = [](Ns time, double factor) {
-    return Ns{std::llround(static_cast<double>(time.count()) * factor)};
-  };
-  for (int g = 0; g < table.groups(); ++g)
-    for (int l = 0; l < table.layer_classes(); ++l)
-      for (int u = 0; u < table.ubatches(); ++u)
-        for (OpId op = 0; op < plan.ops.size(); ++op) {
-          OpCost& cost = table.at(g, l, u, op);
-          const double factor = is_comm(plan.ops[op].kind) ? scale.communication : scale.compute;
-          cost.time = scaled(cost.time, factor);
-          cost.beside = scaled(cost.beside, factor);
-          cost.wire = scaled(cost.wire, factor);
-          cost.notify = scaled(cost.notify, factor);
-        }
-}
-
 }  // namespace
 
 std::string_view status_name(TuneStatus status) {
@@ -51,6 +34,28 @@ std::string_view status_name(TuneStatus status) {
       return "unsound";
   }
   return "";
+}
+
+CostTable scaled_costs(const CostTable& costs, const Plan& plan, const CostScale& scale) {
+  const auto scaled = [](Ns time, double factor) {
+    return Ns{std::llround(static_cast<double>(time.count()) * factor)};
+  };
+  CostTable table = costs;
+  for (int g = 0; g < table.groups(); ++g)
+    for (int l = 0; l < table.layer_classes(); ++l)
+      for (int u = 0; u < table.ubatches(); ++u)
+        for (OpId op = 0; op < plan.ops.size(); ++op) {
+          OpCost& cost = table.at(g, l, u, op);
+          const double factor = is_comm(plan.ops[op].kind) ? scale.communication : scale.compute;
+          cost.time = scaled(cost.time, factor);
+          cost.wire = scaled(cost.wire, factor);
+          cost.beside = scaled(cost.beside, factor);
+          cost.notify = scaled(cost.notify, factor);
+          if (factor > 0) continue;
+          cost.demand = {};
+          cost.wire_traffic = {};
+        }
+  return table;
 }
 
 TuneEvaluator::TuneEvaluator(const Config& config) : base_(config), light_(config) {
@@ -188,9 +193,7 @@ TuneResult TuneEvaluator::evaluate(const TunePoint& point, const CostScale& scal
   if (scale.is_one()) {
     result.step_ns = run_engine(plan, costs).step();
   } else {
-    CostTable scaled = costs;
-    scale_costs(scaled, plan, scale);
-    result.step_ns = run_engine(plan, scaled).step();
+    result.step_ns = run_engine(plan, scaled_costs(costs, plan, scale)).step();
   }
   return result;
 }

@@ -36,6 +36,9 @@ struct CostScale {
   bool is_one() const { return compute == 1 && communication == 1; }
 };
 
+/// Costs that are off. What takes no time asks for nothing either.
+CostTable scaled_costs(const CostTable& costs, const Plan& plan, const CostScale& scale);
+
 /// Simulates settings one after the other, keeping what neighbours share: the batch, costs, and the proof that a
 /// schedule is sound. For one thread; the config must outlive it.
 class TuneEvaluator {

@@ -1,0 +1,184 @@
+#include "sim/search/from_serve.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "sim/base/error.h"
+#include "sim/model/presets.h"
+#include "sim/search/serve_reader.h"
+
+namespace dbo {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+/// Same shape, another name.
+constexpr std::pair<std::string_view, std::string_view> kAliases[] = {{"deepseek-v3.1", "deepseek-v3"},
+                                                                      {"deepseek-v2.5", "deepseek-v2"}};
+
+/// Words in a name that make it another model than the preset its name begins with.
+constexpr std::string_view kOthers[] = {"distill", "air", "lite", "flash", "mini"};
+
+bool begins_with_word(std::string_view name, std::string_view preset) {
+  if (!name.starts_with(preset)) return false;
+  std::string_view rest = name.substr(preset.size());
+  if (rest.empty()) return true;
+  if (rest.front() != '-') return false;
+  while (!rest.empty()) {
+    rest.remove_prefix(1);
+    const std::string_view word = rest.substr(0, rest.find('-'));
+    if (std::find(std::begin(kOthers), std::end(kOthers), word) != std::end(kOthers)) return false;
+    rest.remove_prefix(word.size());
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<std::string> preset_of_model(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string name = lower(slash == std::string_view::npos ? path : path.substr(slash + 1));
+  std::string best;
+  for (const std::string_view preset : model_names())
+    if (begins_with_word(name, preset) && preset.size() > best.size()) best = preset;
+  for (const auto& [alias, preset] : kAliases)
+    if (begins_with_word(name, alias) && alias.size() > best.size()) best = preset;
+  if (best.empty()) return std::nullopt;
+  return best;
+}
+
+std::string number_text(std::int64_t value) {
+  return std::to_string(value);
+}
+
+void ServeReader::read_model(const std::string& name) {
+  const std::string& wanted = hints_.model.empty() ? name : hints_.model;
+  if (wanted.empty()) throw InputError("the command names no model");
+  const std::string folder_config = wanted + "/config.json";
+  std::error_code none;
+  if (std::filesystem::is_regular_file(wanted, none) || std::filesystem::is_regular_file(folder_config, none)) {
+    const std::string file = std::filesystem::is_regular_file(wanted, none) ? wanted : folder_config;
+    model_json_ = Json(Json::Object{{"hf_config", std::filesystem::absolute(file).string()}});
+    took("model " + file);
+    model_ = model_from_hf(file);
+    return;
+  }
+  const auto preset = preset_of_model(wanted);
+  if (!preset)
+    throw InputError("no preset fits the model \"" + wanted + "\": name one, or a folder with its config.json, with " +
+                     "--model " + known_names(wanted, model_names()));
+  model_json_ = *preset;
+  model_ = model_preset(*preset);
+  took("model " + *preset + (hints_.model.empty() ? " (" + name + ")" : ""));
+}
+
+void ServeReader::read_cluster(int gpus, int per_node) {
+  const std::string gpu = hints_.gpu.empty() ? "h200-sxm" : hints_.gpu;
+  gpu_ = gpu_preset(gpu);
+  if (hints_.gpu.empty()) assumed("GPUs are " + gpu);
+  if (hints_.gpus_per_node > 0) {
+    per_node_ = hints_.gpus_per_node;
+  } else if (per_node > 0) {
+    per_node_ = per_node;
+  } else {
+    per_node_ = std::min(gpus, 8);
+    assumed(number_text(per_node_) + " GPUs in a node");
+  }
+  if (gpus % per_node_ != 0)
+    throw InputError(number_text(gpus) + " GPUs are no whole number of nodes of " + number_text(per_node_) +
+                     ": say how many a node has");
+  if (gpus > per_node_) assumed("nodes are joined by cx7-400g");
+  gpus_ = gpus;
+}
+
+void ServeReader::set_workload(const ServeWorkload& w) {
+  Json out = Json::object();
+  const bool decode = w.phase == Phase::Decode;
+  std::int64_t tokens = w.tokens;
+  if (hints_.tokens > 0) {
+    tokens = hints_.tokens;
+  } else if (!w.tokens_from.empty()) {
+    took(number_text(tokens) + " tokens a rank, all it may take (" + w.tokens_from + ")");
+  } else {
+    assumed("batches of " + number_text(tokens) + " tokens a rank");
+  }
+  std::int64_t context = hints_.context > 0 ? hints_.context : 4096;
+  if (w.longest > 0 && context > w.longest) context = w.longest;
+  if (hints_.context == 0) assumed("contexts of " + number_text(context) + " tokens");
+  if (!hints_.phase && !w.phase_said) assumed(std::string("batches ") + (decode ? "that decode" : "of prompts"));
+  out.set("phase", decode ? "decode" : "prefill");
+  out.set("tokens_per_rank", tokens);
+  out.set("context_tokens", context);
+  if (decode && w.query_tokens > 1) out.set("query_tokens", w.query_tokens);
+  workload_json_ = std::move(out);
+}
+
+FromServe ServeReader::finish(const char* server, std::string_view version, const ServeOverlap& o) {
+  Json config = Json::object();
+  config.set("model", model_json_);
+  Json& cluster = config.set("cluster", Json::object());
+  cluster.set("gpu", gpu_.name);
+  cluster.set("gpus_per_node", per_node_);
+  cluster.set("nodes", gpus_ / per_node_);
+  Json& parallel = config.set("parallel", Json::object());
+  parallel.set("data", gpus_ / tensor_);
+  parallel.set("expert", gpus_);
+  if (tensor_ > 1) parallel.set("tensor", tensor_);
+  if (redundant_ > 0) parallel.set("redundant_experts", redundant_);
+  config.set("workload", workload_json_);
+  Json& overlap = config.set("overlap", Json::object());
+  overlap.set("schedule", o.schedule);
+  overlap.set("transport", transport_info(o.transport).name);
+  overlap.set("ubatches", o.ubatches);
+  if (o.coordination != Coordination::Sglang) {
+    overlap.set("decode_token_threshold", o.decode_threshold);
+    overlap.set("prefill_token_threshold", o.prefill_threshold);
+    overlap.set("coordination", coordination_name(o.coordination));
+  } else {
+    overlap.set("token_distribution_threshold", o.token_distribution);
+  }
+  if (transport_info(o.transport).limits_sms) {
+    overlap.set("comm_sms", o.comm_sms);
+    overlap.set("comm_sms_created", o.comm_sms_created);
+    overlap.set("sm_control", o.comm_sms > 0 ? "limit" : "none");
+  }
+  Json& execution = config.set("execution", Json::object());
+  execution.set("mode", o.graph ? "graph" : "eager");
+  if (o.graph && !o.graph_sizes.empty()) {
+    Json& sizes = execution.set("graph_sizes", Json::array());
+    for (const std::int64_t size : o.graph_sizes) sizes.push(size);
+  }
+  execution.set("host", "python");
+  assumed("host costs of a Python server");
+  config_from_json(JsonRef(wrap_json(config, server)));  // what no config can say is refused here
+  report_.config = std::move(config);
+  report_.server = server;
+  report_.version = version;
+  report_.unread = command_.unread();
+  return std::move(report_);
+}
+
+void ServeReader::read_redundant(std::int64_t redundant, const char* from) {
+  const int experts = model_.moe.routed_experts;
+  if (redundant > 0) took(number_text(redundant) + " redundant experts (" + from + ")");
+  if ((experts + redundant) % gpus_ == 0) {
+    redundant_ = redundant;
+    return;
+  }
+  if (redundant > 0)
+    refused(number_text(experts) + " + " + number_text(redundant) + " experts do not spread evenly over " +
+            number_text(gpus_) + " GPUs");
+  redundant_ = (gpus_ - experts % gpus_) % gpus_;
+  assumed(number_text(redundant_) + " redundant experts, so that experts spread evenly over the GPUs");
+}
+
+FromServe from_serve(const std::string& line, const ServeHints& hints) {
+  ServeCommand command(line);
+  return command.server() == Server::Vllm ? from_vllm(command, hints) : from_sglang(command, hints);
+}
+
+}  // namespace dbo

@@ -1,0 +1,259 @@
+// vLLM's options: the rules are those of its config/parallel.py and of the runners that read it.
+#include <algorithm>
+
+#include "sim/base/error.h"
+#include "sim/search/serve_reader.h"
+#include "sim/search/serving_flags.h"
+
+namespace dbo {
+namespace {
+
+constexpr std::string_view kBackends[] = {"naive",
+                                          "pplx",
+                                          "deepep_high_throughput",
+                                          "deepep_low_latency",
+                                          "deepep_v2",
+                                          "mori_high_throughput",
+                                          "mori_low_latency",
+                                          "nixl_ep",
+                                          "allgather_reducescatter",
+                                          "flashinfer_all2allv",
+                                          "flashinfer_nvlink_two_sided",
+                                          "flashinfer_nvlink_one_sided"};
+
+class VllmReader : ServeReader {
+ public:
+  using ServeReader::ServeReader;
+
+  FromServe read() {
+    read_model(command_.model().empty() ? command_.value({"model"}).value_or("") : command_.model());
+    read_parallel();
+    read_ubatches();
+    read_backend();
+    read_thresholds();
+    read_comm_sms();
+    read_speculation();
+    read_experts();
+    read_graphs();
+    read_workload();
+    if (command_.environment("VLLM_USE_V2_MODEL_RUNNER") == "1") {
+      overlap_.coordination = Coordination::Mrv2;
+      took("decisions of the second model runner (VLLM_USE_V2_MODEL_RUNNER)");
+    } else {
+      assumed("decisions of the first model runner");
+    }
+    return finish("vLLM", vllm_version(), overlap_);
+  }
+
+ private:
+  std::int64_t at_least_one(const std::vector<std::string_view>& names) {
+    const std::int64_t value = command_.count(names).value_or(1);
+    if (value >= 1 && value <= 65536) return value;
+    throw InputError("--" + std::string(names.front()) + " must be 1 to 65536, is " + number_text(value));
+  }
+
+  void read_parallel() {
+    data_ = at_least_one({"data-parallel-size", "dp"});
+    tensor_ = static_cast<int>(at_least_one({"tensor-parallel-size", "tp"}));
+    const std::int64_t local = command_.count({"data-parallel-size-local", "dpl"}).value_or(0);
+    took(number_text(data_) + " data-parallel ranks (--data-parallel-size)");
+    if (tensor_ > 1) took(number_text(tensor_) + " GPUs a rank (--tensor-parallel-size)");
+    if (local > data_)
+      refused("--data-parallel-size-local " + number_text(local) + " is more than --data-parallel-size " +
+              number_text(data_));
+    if (const auto stages = command_.count({"pipeline-parallel-size", "pp"}); stages && *stages > 1)
+      assumed("one pipeline stage: the " + number_text(*stages) + " of --pipeline-parallel-size are not modelled");
+    const bool says_nodes = local > 0 && local < data_ && data_ % local == 0;
+    read_cluster(static_cast<int>(data_ * tensor_), says_nodes ? static_cast<int>(local * tensor_) : 0);
+    if (!command_.has("enable-expert-parallel") && !command_.has("ep"))
+      assumed("--enable-expert-parallel: without it experts are not spread over ranks, and there is no all-to-all");
+  }
+
+  void read_ubatches() {
+    dbo_ = command_.has("enable-dbo");
+    const std::int64_t size = command_.count({"ubatch-size"}).value_or(0);
+    if (dbo_) {
+      overlap_.ubatches = 2;
+      took(std::string("2 ubatches (--enable-dbo") + (size > 0 ? "; --ubatch-size is ignored beside it)" : ")"));
+    } else if (size > 1) {
+      overlap_.ubatches = static_cast<int>(std::min<std::int64_t>(size, 64));
+      took(number_text(overlap_.ubatches) + " ubatches (--ubatch-size)");
+    } else {
+      took("no splitting (neither --enable-dbo nor --ubatch-size above 1)");
+    }
+    if (size < 0) refused("--ubatch-size must be 0 or more, is " + number_text(size));
+    if (overlap_.ubatches > 1 && data_ == 1) assumed("nothing is ever split: that takes --data-parallel-size above 1");
+  }
+
+  bool splits() const { return overlap_.ubatches > 1; }
+
+  void read_backend() {
+    const auto given = command_.value({"all2all-backend"});
+    const auto variable = command_.environment("VLLM_ALL2ALL_BACKEND");
+    std::string backend = given ? *given : variable.value_or("allgather_reducescatter");
+    const std::string from = given ? "--all2all-backend" : variable ? "VLLM_ALL2ALL_BACKEND" : "its default";
+    const bool known = std::find(std::begin(kBackends), std::end(kBackends), backend) != std::end(kBackends);
+    if (!known)
+      refused("all-to-all backend \"" + backend + "\" " +
+              known_names(backend, std::vector<std::string_view>(std::begin(kBackends), std::end(kBackends))));
+    if (backend == "naive" || backend == "pplx") backend = "allgather_reducescatter";  // it falls back with a warning
+    const bool high_throughput = backend == "deepep_high_throughput";
+    if (high_throughput || backend == "deepep_low_latency") {
+      took("all-to-all " + backend + " (" + from + ")");
+    } else if (backend == "nixl_ep") {
+      took("all-to-all nixl_ep (" + from + ")");
+      assumed("nixl_ep takes as long as DeepEP's low latency");
+    } else {
+      if (splits() && known)
+        refused("all-to-all backend " + backend + " (" + from +
+                "): ubatches need deepep_low_latency, "
+                "deepep_high_throughput or nixl_ep");
+      assumed("all-to-all deepep_low_latency: " + backend + " is not modelled");
+    }
+    overlap_.transport = high_throughput ? Transport::Ht : Transport::Ll;
+    overlap_.schedule = high_throughput ? "vllm-ht" : "vllm-ll";
+    if (splits() && transport_info(overlap_.transport).handle_slots > 0 &&
+        overlap_.ubatches > transport_info(overlap_.transport).handle_slots) {
+      refused(number_text(overlap_.ubatches) + " ubatches: its all-to-all keeps " +
+              number_text(transport_info(overlap_.transport).handle_slots) + " handles, and the next has none");
+      overlap_.ubatches = transport_info(overlap_.transport).handle_slots;
+    }
+  }
+
+  void read_thresholds() {
+    const auto read = [&](const char* name, std::int64_t& threshold) {
+      if (const auto value = command_.count({name})) {
+        threshold = *value;
+        took("threshold " + number_text(*value) + " (--" + name + ")");
+      }
+      if (!splits() || threshold >= overlap_.ubatches) return;
+      refused("--" + std::string(name) + " " + number_text(threshold) + " is below the " +
+              number_text(overlap_.ubatches) + " ubatches");
+      threshold = overlap_.ubatches;
+    };
+    read("dbo-decode-token-threshold", overlap_.decode_threshold);
+    read("dbo-prefill-token-threshold", overlap_.prefill_threshold);
+    overlap_.decode_threshold = std::max<std::int64_t>(overlap_.decode_threshold, 1);
+    overlap_.prefill_threshold = std::max<std::int64_t>(overlap_.prefill_threshold, 1);
+  }
+
+  void read_comm_sms() {
+    const auto text = command_.environment("VLLM_DBO_COMM_SMS");
+    if (!text) return;
+    if (text->empty() || text->size() > 6 || text->find_first_not_of("0123456789") != std::string::npos) {
+      refused("VLLM_DBO_COMM_SMS=" + *text + " is no whole number");
+      return;
+    }
+    const int sms = std::stoi(*text);
+    if (overlap_.transport == Transport::Ll) {
+      took("no SMs set aside: low latency needs none, whatever VLLM_DBO_COMM_SMS says");
+      return;
+    }
+    if (sms >= gpu_.sms) {
+      refused("VLLM_DBO_COMM_SMS=" + *text + " leaves none of the " + number_text(gpu_.sms) + " SMs of " + gpu_.name);
+    } else if (sms < overlap_.comm_sms_created && sms % 2 != 0) {
+      refused("VLLM_DBO_COMM_SMS=" + *text + " is odd: DeepEP takes an even number");
+    } else {
+      overlap_.comm_sms = sms;
+      took(*text + " SMs for communication (VLLM_DBO_COMM_SMS)");
+      if (sms > overlap_.comm_sms_created)
+        assumed("DeepEP was created with 20 SMs: the other " + number_text(sms - 20) + " idle");
+    }
+  }
+
+  void read_speculation() {
+    const Json spec = command_.object({"speculative-config", "sc"});
+    const Json* drafts = spec.find("num_speculative_tokens");
+    if (drafts == nullptr || !drafts->is_int() || drafts->as_int() < 1) return;
+    query_ = 1 + drafts->as_int();
+    took(number_text(drafts->as_int()) + " draft tokens (--speculative-config)");
+    assumed("the drafter's own steps are not modelled");
+  }
+
+  void read_experts() {
+    const bool balances = command_.has("enable-eplb");
+    const Json eplb = command_.object({"eplb-config"});
+    std::int64_t redundant = command_.count({"num-redundant-experts"}).value_or(0);
+    if (const Json* value = eplb.find("num_redundant_experts"); value != nullptr && value->is_int())
+      redundant = value->as_int();
+    if (balances && !command_.has("enable-expert-parallel") && !command_.has("ep"))
+      refused("--enable-eplb without --enable-expert-parallel");
+    if (redundant > 0 && !balances) refused(number_text(redundant) + " redundant experts without --enable-eplb");
+    read_redundant(redundant, "--eplb-config");
+  }
+
+  void read_graphs() {
+    const Json compilation = command_.object({"compilation-config", "cc", "O"});
+    std::string mode = command_.has("enforce-eager") ? "NONE" : "FULL_AND_PIECEWISE";
+    if (const Json* value = compilation.find("cudagraph_mode"); value != nullptr && value->is_string())
+      mode = value->as_string();
+    if (overlap_.transport == Transport::Ht && data_ > 1 && mode != "NONE") {
+      mode = "NONE";
+      took("no CUDA graphs: deepep_high_throughput turns them off");
+    } else {
+      took("CUDA graphs " + mode);
+    }
+    // A step that is split has a graph of its own only where whole steps are captured.
+    overlap_.graph = mode.starts_with("FULL");
+    if (!overlap_.graph) return;
+    std::vector<std::int64_t>& sizes = overlap_.graph_sizes;
+    const Json* listed = compilation.find("cudagraph_capture_sizes");
+    if (const auto values = command_.values({"cudagraph-capture-sizes", "cuda-graph-sizes"})) {
+      for (const std::string& value : *values) sizes.push_back(parse_size(value));
+    } else if (listed != nullptr && listed->is_array()) {
+      for (const Json& item : listed->items())
+        if (item.is_int()) sizes.push_back(item.as_int());
+    } else {
+      const std::int64_t requests = command_.count({"max-num-seqs"}).value_or(kAssumedRequests);
+      std::int64_t most = std::min<std::int64_t>(2 * requests * query_, 512);
+      if (const auto cap = command_.count({"max-cudagraph-capture-size"})) most = *cap;
+      for (const std::int64_t size : {1, 2, 4})
+        if (size <= most) sizes.push_back(size);
+      for (std::int64_t size = 8; size <= most; size += size < 256 ? 8 : 16) sizes.push_back(size);
+      assumed("graphs of its default sizes, up to " + number_text(most) + " tokens");
+      return;
+    }
+    std::sort(sizes.begin(), sizes.end());
+    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+    took(number_text(static_cast<std::int64_t>(sizes.size())) + " graph sizes up to " +
+         number_text(sizes.empty() ? 0 : sizes.back()));
+  }
+
+  static std::int64_t parse_size(const std::string& text) {
+    if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos)
+      throw InputError("--cudagraph-capture-sizes: \"" + text + "\" is no whole number");
+    return std::stoll(text);
+  }
+
+  void read_workload() {
+    ServeWorkload w;
+    w.phase = hints_.phase.value_or(overlap_.transport == Transport::Ht ? Phase::Prefill : Phase::Decode);
+    w.query_tokens = query_;
+    w.longest = command_.count({"max-model-len"}).value_or(0);
+    const auto requests = command_.count({"max-num-seqs"});
+    const auto budget = command_.count({"max-num-batched-tokens"});
+    if (w.phase == Phase::Decode) {
+      w.tokens = requests.value_or(kAssumedRequests) * query_;
+      if (requests) w.tokens_from = "--max-num-seqs";
+      if (budget && *budget < w.tokens) w.tokens = *budget / query_ * query_;
+    } else {
+      w.tokens = budget.value_or(kAssumedPrefill);
+      if (budget) w.tokens_from = "--max-num-batched-tokens";
+    }
+    set_workload(w);
+  }
+
+  static constexpr std::int64_t kAssumedRequests = 128, kAssumedPrefill = 8192;
+
+  ServeOverlap overlap_;
+  std::int64_t data_ = 1, query_ = 1;
+  bool dbo_ = false;
+};
+
+}  // namespace
+
+FromServe from_vllm(ServeCommand& command, const ServeHints& hints) {
+  return VllmReader(command, hints).read();
+}
+
+}  // namespace dbo

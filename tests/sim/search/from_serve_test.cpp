@@ -1,0 +1,204 @@
+#include "sim/search/from_serve.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "sim/base/error.h"
+#include "sim/search/serving_flags.h"
+
+using namespace dbo;
+
+namespace {
+
+Config config_of(const FromServe& r) {
+  return config_from_json(JsonRef(wrap_json(r.config, "test.json")));
+}
+
+Config config_of(const std::string& line, const ServeHints& hints = {}) {
+  return config_of(from_serve(line, hints));
+}
+
+bool says(const std::vector<std::string>& items, const std::string& words) {
+  return std::any_of(items.begin(), items.end(),
+                     [&](const std::string& item) { return item.find(words) != std::string::npos; });
+}
+
+const std::string kVllm = "vllm serve deepseek-ai/DeepSeek-V3-0324 --data-parallel-size 16 --enable-expert-parallel ";
+const std::string kLow = kVllm + "--enable-dbo --all2all-backend deepep_low_latency ";
+const std::string kHigh = kVllm + "--enable-dbo --all2all-backend deepep_high_throughput ";
+
+}  // namespace
+
+TEST_CASE("serve_command: words are split as a shell does") {
+  ServeCommand command(
+      "A=1 B='two words' vllm serve \"my model\" \\\n --enable_dbo --compilation-config "
+      "'{\"cudagraph_mode\": \"FULL\", \"n\": [1, 2]}' --dbo_decode_token_threshold=64 -cc.extra 7 -tp 2");
+  CHECK(command.server() == Server::Vllm);
+  CHECK(command.model() == "my model");
+  CHECK(command.environment("A") == "1");
+  CHECK(command.environment("B") == "two words");
+  CHECK(!command.environment("C"));
+  CHECK(command.has("enable-dbo"));
+  CHECK(command.count({"dbo-decode-token-threshold"}) == 64);
+  const Json object = command.object({"compilation-config", "cc"});
+  CHECK(object.find("cudagraph_mode")->as_string() == "FULL");
+  CHECK(object.find("n")->items().size() == 2);
+  CHECK(object.find("extra")->as_int() == 7);
+  CHECK(command.unread() == std::vector<std::string>{"--tp"});
+  CHECK_THROWS_WITH_AS(ServeCommand("vllm serve 'x"), "the command has a quote ' that is not closed", InputError);
+  CHECK_THROWS_AS(ServeCommand("python3 train.py"), InputError);
+  CHECK_THROWS_WITH_AS(ServeCommand("vllm serve m --dp x").count({"dp"}), "--dp: \"x\" is no whole number", InputError);
+}
+
+TEST_CASE("serve_command: the last option counts, and a model may follow a switch") {
+  ServeCommand command("vllm serve --enable-dbo some/model --enable-eplb --no-enable-eplb --dp 2 --dp 4");
+  CHECK(command.model() == "some/model");
+  CHECK(command.count({"dp", "data-parallel-size"}) == 4);
+  CHECK(!command.has("enable-eplb"));
+}
+
+TEST_CASE("from_serve: presets are found by a model's name, and other models of the family are not") {
+  CHECK(preset_of_model("deepseek-ai/DeepSeek-V3-0324") == "deepseek-v3");
+  CHECK(preset_of_model("deepseek-ai/DeepSeek-V3.1") == "deepseek-v3");
+  CHECK(preset_of_model("deepseek-ai/DeepSeek-V3.2-Exp") == "deepseek-v3.2");
+  CHECK(preset_of_model("deepseek-ai/DeepSeek-V2-Lite-Chat") == "deepseek-v2-lite");
+  CHECK(preset_of_model("moonshotai/Kimi-K2-Instruct") == "kimi-k2");
+  CHECK(!preset_of_model("deepseek-ai/DeepSeek-R1-Distill-Llama-70B"));
+  CHECK(!preset_of_model("zai-org/GLM-4.5-Air"));
+  CHECK_THROWS_AS(from_serve("vllm serve nosuch/model --enable-dbo", {}), InputError);
+  ServeHints hints;
+  hints.model = "kimi-k2";
+  CHECK(config_of("vllm serve ./weights -dp 16 -ep", hints).model.name == "kimi-k2");
+}
+
+TEST_CASE("from_serve: vLLM's options become a config") {
+  const FromServe r = from_serve(
+      "VLLM_DBO_COMM_SMS=16 " + kHigh +
+          "-tp 2 --data-parallel-size-local 4 --dbo-prefill-token-threshold 1024 --max-num-batched-tokens 16384 "
+          "--max-model-len 2048 --enable-eplb --eplb-config '{\"num_redundant_experts\": 32}' --seed 1",
+      {});
+  CHECK(r.refused.empty());
+  CHECK(r.unread == std::vector<std::string>{"--seed"});
+  const Config c = config_of(r);
+  CHECK(c.model.name == "deepseek-v3");
+  CHECK(c.parallel == ParallelConfig{16, 32, 2, 32});
+  CHECK(c.cluster.gpus_per_node == 8);
+  CHECK(c.cluster.nodes == 4);
+  CHECK(c.overlap.schedule == "vllm-ht");
+  CHECK(c.overlap.transport == Transport::Ht);
+  CHECK(c.overlap.ubatches == 2);
+  CHECK(c.overlap.comm_sms == 16);
+  CHECK(c.overlap.decode_token_threshold == 32);
+  CHECK(c.overlap.prefill_token_threshold == 1024);
+  CHECK(c.workload.uniform->phase == Phase::Prefill);
+  CHECK(c.workload.uniform->prefill_tokens == 16384);
+  CHECK(c.workload.uniform->context_tokens == 2048);
+  CHECK(c.execution.mode == Execution::Eager);  // high throughput has no graphs
+}
+
+TEST_CASE("from_serve: low latency sets no SMs aside, and its graphs are the server's") {
+  const Config c =
+      config_of("VLLM_DBO_COMM_SMS=24 " + kLow + "--max-num-seqs 8 --speculative-config.num_speculative_tokens 1");
+  CHECK(c.overlap.schedule == "vllm-ll");
+  CHECK(c.workload.uniform->decode_tokens == 16);
+  CHECK(c.workload.uniform->query_tokens == 2);
+  // 1, 2, 4, then every 8 up to 2 x 8 requests x 2 tokens.
+  CHECK(*c.execution.graph_sizes == std::vector<std::int64_t>{1, 2, 4, 8, 16, 24, 32});
+  CHECK(config_of(kLow + "--enforce-eager").execution.mode == Execution::Eager);
+  CHECK(config_of(kLow + "-O.cudagraph_mode PIECEWISE").execution.mode == Execution::Eager);
+  CHECK(*config_of(kLow + "--cudagraph-capture-sizes 64 32").execution.graph_sizes ==
+        std::vector<std::int64_t>{32, 64});
+  CHECK(config_of("VLLM_USE_V2_MODEL_RUNNER=1 " + kLow).overlap.coordination == Coordination::Mrv2);
+}
+
+TEST_CASE("from_serve: what vLLM refuses is named, and a config of the nearest command is made all the same") {
+  struct Case {
+    std::string line, words;
+  };
+  for (const Case& c : {Case{kVllm + "--enable-dbo", "ubatches need deepep_low_latency"},
+                        Case{kVllm + "--enable-dbo --all2all-backend pplx", "allgather_reducescatter"},
+                        Case{kVllm + "--enable-dbo --all2all-backend deepep", "all-to-all backend \"deepep\""},
+                        Case{kLow + "--dbo-decode-token-threshold 1", "is below the 2 ubatches"},
+                        Case{"VLLM_DBO_COMM_SMS=19 " + kHigh, "is odd"},
+                        Case{"VLLM_DBO_COMM_SMS=132 " + kHigh, "leaves none of the 132 SMs"},
+                        Case{kLow + "--num-redundant-experts 16", "without --enable-eplb"},
+                        Case{kLow + "--data-parallel-size-local 32", "is more than --data-parallel-size"},
+                        Case{kVllm + "--ubatch-size 3 --all2all-backend deepep_low_latency", "keeps 2 handles"}}) {
+    CAPTURE(c.line);
+    const FromServe r = from_serve(c.line, {});
+    CHECK(r.refused.size() == 1);
+    CHECK(says(r.refused, c.words));
+    CHECK(config_of(r).overlap.ubatches == 2);
+  }
+  CHECK(from_serve(kLow, {}).refused.empty());
+  CHECK(from_serve(kVllm, {}).refused.empty());  // nothing is split, so any all-to-all will do
+  CHECK(config_of(kVllm).overlap.ubatches == 1);
+}
+
+TEST_CASE("from_serve: SGLang's options become a config") {
+  const std::string base =
+      "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp-size 32 --dp-size 32 "
+      "--enable-dp-attention --enable-two-batch-overlap --nnodes 4 ";
+  const FromServe r = from_serve(base +
+                                     "--moe-a2a-backend deepep --disaggregation-mode prefill --chunked-prefill-size "
+                                     "131072 --ep-num-redundant-experts 32 --tbo-token-distribution-threshold 0.4 "
+                                     "--deepep-config '{\"normal_dispatch\": {\"num_sms\": 24}}'",
+                                 {});
+  CHECK(r.refused.empty());
+  const Config c = config_of(r);
+  CHECK(c.parallel == ParallelConfig{32, 32, 1, 32});
+  CHECK(c.cluster.nodes == 4);
+  CHECK(c.overlap.schedule == "sglang-prefill");
+  CHECK(c.overlap.transport == Transport::Ht);
+  CHECK(c.overlap.coordination == Coordination::Sglang);
+  CHECK(c.overlap.token_distribution_threshold == 0.4);
+  CHECK(c.overlap.comm_sms == 24);
+  CHECK(c.overlap.comm_sms_created == 24);
+  CHECK(c.workload.uniform->prefill_tokens == 4096);  // 131072 over 32 ranks
+  const Config decode = config_of(base + "--moe-a2a-backend deepep --max-running-requests 4096");
+  CHECK(decode.overlap.schedule == "sglang-decode");
+  CHECK(decode.workload.uniform->decode_tokens == 128);  // 4096 over 32 ranks
+  CHECK(says(from_serve(base, {}).refused, "--moe-a2a-backend none"));
+  CHECK(says(from_serve(base + "--moe-a2a-backend deepep --tbo-token-distribution-threshold 0.8", {}).refused,
+             "must be 0 to 0.5"));
+  // Attention is cut among the GPUs that do not have batches of their own.
+  const Config cut = config_of("sglang serve --model-path deepseek-v3 --tp 16 --dp 4 --enable-dp-attention");
+  CHECK(cut.parallel.data == 4);
+  CHECK(cut.parallel.tensor == 4);
+}
+
+TEST_CASE("from_serve: reads back the flags that a sweep advises") {
+  const Config config = config_of(kLow);
+  Advice advice;
+  advice.on = true;
+  for (const bool high : {false, true}) {
+    for (const char* server : {"vLLM", "SGLang"}) {
+      CAPTURE(server);
+      advice.server = server;
+      const bool vllm = advice.server == "vLLM";
+      TunePoint s;
+      s.gpus = 16;
+      s.tokens = 256;
+      s.ubatches = 2;
+      s.transport = high ? Transport::Ht : Transport::Ll;
+      s.comm_sms = high ? 16 : 0;
+      s.schedule = vllm ? (high ? "vllm-ht" : "vllm-ll") : (high ? "sglang-prefill" : "sglang-decode");
+      advice.setting = s;
+      advice.crossovers = {{Phase::Decode, 57, false, {}}, {Phase::Prefill, 300, false, {}}};
+      ServeHints hints;
+      hints.model = "deepseek-v3";
+      const FromServe r = from_serve(serving_flags(config, advice).line(), hints);
+      CHECK(r.refused.empty());
+      CHECK(r.unread.empty());
+      const Config again = config_of(r);
+      CHECK(again.cluster.gpus() == 16);
+      CHECK(again.overlap.schedule == s.schedule);
+      CHECK(again.overlap.transport == s.transport);
+      CHECK(again.overlap.ubatches == 2);
+      if (high) CHECK(again.overlap.comm_sms == 16);
+      if (vllm) CHECK(again.overlap.decode_token_threshold == 57);
+      if (vllm) CHECK(again.overlap.prefill_token_threshold == 300);
+    }
+  }
+}

@@ -1,0 +1,74 @@
+// dbo from-serve: a config from a serving command.
+#include <fmt/format.h>
+
+#include "sim/base/error.h"
+#include "sim/base/files.h"
+#include "sim/search/from_serve.h"
+#include "tools/commands.h"
+
+namespace dbo {
+namespace {
+
+Json strings(const std::vector<std::string>& items) {
+  Json list = Json::array();
+  for (const std::string& item : items) list.push(item);
+  return list;
+}
+
+std::string list_text(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
+  return text;
+}
+
+/// A line each, for a terminal or as comments of the config.
+std::string report_lines(const FromServe& r, const char* prefix) {
+  std::string text;
+  const auto add = [&](const char* what, const std::vector<std::string>& items) {
+    for (const std::string& item : items) text += fmt::format("{}{:<8} {}\n", prefix, what, item);
+  };
+  add("took", r.took);
+  add("assumed", r.assumed);
+  add("refused", r.refused);
+  if (!r.unread.empty()) text += fmt::format("{}{:<8} {}\n", prefix, "passed", list_text(r.unread));
+  return text + fmt::format("{}rules of {}\n", prefix, r.version);
+}
+
+Json to_json(const FromServe& r) {
+  Json out = Json::object();
+  out.set("config", r.config);
+  out.set("server", r.server);
+  out.set("version", r.version);
+  out.set("took", strings(r.took));
+  out.set("assumed", strings(r.assumed));
+  out.set("refused", strings(r.refused));
+  out.set("passed_over", strings(r.unread));
+  return out;
+}
+
+}  // namespace
+
+int run_from_serve(const FromServeCommand& c) {
+  ServeHints hints;
+  hints.model = c.model;
+  hints.gpu = c.gpu;
+  if (c.gpus_per_node < 0 || c.tokens < 0 || c.context < 0)
+    throw InputError("--gpus-per-node, --tokens and --context must be positive");
+  hints.gpus_per_node = static_cast<int>(c.gpus_per_node);
+  hints.tokens = c.tokens;
+  hints.context = c.context;
+  if (!c.phase.empty()) hints.phase = c.phase == "decode" ? Phase::Decode : Phase::Prefill;
+  const FromServe r = from_serve(c.command, hints);
+  const std::string config = report_lines(r, "// ") + pretty_json(r.config);
+  if (!c.out.empty()) write_file(c.out, config);
+  if (c.json)
+    fmt::print("{}", pretty_json(to_json(r)));
+  else if (c.out.empty())
+    fmt::print("{}", config);
+  else
+    fmt::print("{}written  {}\n", report_lines(r, ""), c.out);
+  for (const std::string& refusal : r.refused) fmt::print(stderr, "dbo: {} would refuse: {}\n", r.server, refusal);
+  return static_cast<int>(r.refused.empty() ? Exit::Ok : Exit::Finding);
+}
+
+}  // namespace dbo
