@@ -3,6 +3,7 @@
 
 #include "sim/batch/decision_json.h"
 #include "tools/commands.h"
+#include "tools/jobs.h"
 #include "tools/decision_text.h"
 #include "tools/steps.h"
 #include "tools/summary.h"
@@ -14,7 +15,7 @@ int run_decide(const DecideOptions& options) {
   // JSON on stdout stays JSON: the log goes beside it.
   if (options.log_steps) fmt::print(options.json ? stderr : stdout, "{}", step_log(config));
   if (config.workload.sequence) {
-    const SequenceOutcome outcome = run_sequence(config);
+    const SequenceOutcome outcome = run_sequence(config, thread_count(0));
     fmt::print("{}", options.json ? pretty_json(sequence_json(config, outcome)) : sequence_table(config, outcome));
     return 0;
   }

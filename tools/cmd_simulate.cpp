@@ -8,7 +8,9 @@
 #include "sim/cost/fixed.h"
 #include "sim/plan/plan_json.h"
 #include "sim/search/predict.h"
+#include "sim/search/why.h"
 #include "tools/commands.h"
+#include "tools/jobs.h"
 #include "tools/steps.h"
 #include "tools/summary.h"
 #include "traces/chrome_writer.h"
@@ -50,9 +52,30 @@ void write_outputs(const std::string& folder, const Config& config, Prediction& 
              timeline_svg(p.result.trace, {.title = headline(config), .subtitle = verdict(p)}));
 }
 
+Json why_json(const Why& why) {
+  Json out = Json::object();
+  Json& text = out.set("text", Json::array());
+  for (const std::string& sentence : why.sentences) text.push(sentence);
+  Json& what_ifs = out.set("what_ifs", Json::array());
+  for (const WhatIf& w : why.what_ifs)
+    what_ifs.push(Json(Json::Object{{"what", w.what},
+                                    {"setting", w.setting},
+                                    {"fits", w.runs},
+                                    {"step_ns", w.step_ns},
+                                    {"tokens_per_s_per_gpu", w.throughput}}));
+  return out;
+}
+
+std::string why_text(const Why& why) {
+  std::string text;
+  for (const std::string& sentence : why.sentences)
+    text += (text.empty() ? "why           " : "              ") + sentence + "\n";
+  return text;
+}
+
 /// Every step, and the total; of files the summary alone, as each step has a plan of its own.
 int simulate_sequence(const SimulateOptions& options, const Config& config) {
-  const SequenceOutcome outcome = run_sequence(config);
+  const SequenceOutcome outcome = run_sequence(config, thread_count(options.jobs));
   const std::string summary = pretty_json(sequence_json(config, outcome));
   if (!options.out.empty()) {
     make_folder(options.out);
@@ -68,16 +91,24 @@ int simulate_config(const SimulateOptions& options, const Config& config) {
   step_options.trace = !options.out.empty();
   step_options.trace_ranks = ranks_to_trace(options.ranks, config.cluster.gpus());
   if (options.log_steps) fmt::print(options.json ? stderr : stdout, "{}", step_log(config));
-  if (config.workload.sequence) return simulate_sequence(options, config);
+  if (config.workload.sequence) {
+    if (options.why) throw InputError("--why explains one step; the workload is a sequence of them");
+    return simulate_sequence(options, config);
+  }
   Prediction p = predict(config, config.workload.steps.front(), step_options);
   print_warnings(p.warnings);
-  const Json summary = summary_json(config, p);
+  Json summary = summary_json(config, p);
+  Why why;
+  if (options.why) {
+    why = explain(config, p);
+    summary.set("why", why_json(why));
+  }
   if (!options.out.empty()) write_outputs(options.out, config, p, summary);
   if (options.json) {
     fmt::print("{}", pretty_json(summary));
     return 0;
   }
-  fmt::print("{}", summary_table(config, p));
+  fmt::print("{}{}", summary_table(config, p), why_text(why));
   if (!options.out.empty())
     fmt::print("trace         {}/predicted.trace.json (open in ui.perfetto.dev), picture {}/timeline.svg\n",
                options.out, options.out);
@@ -85,6 +116,7 @@ int simulate_config(const SimulateOptions& options, const Config& config) {
 }
 
 int simulate_plan_file(const SimulateOptions& options, const JsonRef& document) {
+  if (options.why) throw InputError("--why needs a config: a plan alone has no settings to vary");
   if (options.costs.empty()) throw InputError("a plan has no durations: give them with --costs FILE");
   Plan plan = plan_from_json(document);
   print_warnings(warnings_or_throw(check_plan(plan)));

@@ -22,7 +22,9 @@ ProgramSpec make_program() {
         {"--costs", "durations of a plan's ops (JSON)", &simulate.costs, false, {}, {}},
         {"--ranks", "ranks to trace, or all (default: one of each kind)", &simulate.ranks, false, {}, {}},
         {"--json", "print summary.json instead of the table", &simulate.json, false, {}, {}},
-        {"--log-steps", "print a log line a step (on stderr with --json)", &simulate.log_steps, false, {}, {}}},
+        {"--log-steps", "print a log line a step (on stderr with --json)", &simulate.log_steps, false, {}, {}},
+        {"--why", "say what the time goes into and what would help, from what-if runs", &simulate.why, false, {}, {}},
+        {"--jobs,-j", "threads for a sequence of steps (default: all cores)", &simulate.jobs, false, {}, {}}},
        [] { return run_simulate(simulate); }});
 
   static DecideOptions decide;

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <mutex>
+#include <optional>
 
 #include "sim/batch/decision_json.h"
 #include "sim/plan/plan_json.h"
 #include "sim/search/predict.h"
+#include "tools/jobs.h"
 #include "tools/summary.h"
 
 namespace dbo {
@@ -17,24 +20,52 @@ class Pricer {
  public:
   explicit Pricer(const Config& config) : config_(config) {}
 
+  /// Simulates on `jobs` threads what will be asked for: each step as it is decided, split whenever it can be, and
+  /// un-split. What is missed is simulated when it is asked for, so times do not depend on this.
+  void prepare(const DecideSettings& settings, std::size_t jobs) {
+    DecideSettings eager = settings;
+    eager.decode_token_threshold = eager.prefill_token_threshold = settings.ubatches;
+    const DecideSettings ways[] = {settings, eager, without_dbo(settings)};
+    run_jobs(config_.workload.steps.size(), jobs, [&](std::size_t index) {
+      Decision decision;
+      for (const DecideSettings& way : ways) {
+        decide(config_.workload.steps[index], way, decision);
+        step_time(decision, Missing::Claim);
+      }
+    });
+  }
+
   Ns operator()(std::size_t index, const DecideSettings& settings) {
     decide(config_.workload.steps[index], settings, decision_);
-    CostedPlan costed = make_costed_plan(config_, decision_, !decision_.split);
-    // Costs follow from config and plan, but for stated ones, which an un-split step multiplies.
-    const std::string key = plan_hash(costed.plan) + (decision_.split ? "s" : "u");
-    const auto [at, fresh] = times_.try_emplace(key);
-    if (fresh) {
-      StepOptions options;
-      options.details = false;
-      at->second = Ns{simulate_plan(costed, options).step_ns};
-    }
-    return at->second;
+    return step_time(decision_, Missing::Simulate);
   }
 
  private:
+  enum class Missing : std::uint8_t { Simulate, Claim };
+
+  Ns step_time(const Decision& decision, Missing missing) {
+    Plan plan = make_step_plan(config_, decision, !decision.split);
+    // Costs follow from config and plan, but for stated ones, which an un-split step multiplies.
+    const std::string key = plan_hash(plan) + (decision.split ? "s" : "u");
+    {
+      const std::lock_guard lock(mutex_);
+      const auto [at, fresh] = times_.try_emplace(key);
+      // Another thread has claimed it; once all are done every time is there.
+      if (!fresh && (missing == Missing::Claim || at->second)) return at->second.value_or(Ns{});
+    }
+    StepOptions options;
+    options.details = false;
+    CostTable costs = step_costs(config_, plan, decision.split);
+    const Ns time{simulate_plan({std::move(plan), std::move(costs)}, options).step_ns};
+    const std::lock_guard lock(mutex_);
+    times_[key] = time;
+    return time;
+  }
+
   const Config& config_;
   Decision decision_;
-  std::map<std::string, Ns> times_;
+  std::mutex mutex_;
+  std::map<std::string, std::optional<Ns>> times_;
 };
 
 std::string rate_text(const SequenceReport& report, Ns time, int gpus) {
@@ -64,9 +95,10 @@ std::string best_text(const Config& config, const SequenceOutcome& outcome) {
 
 }  // namespace
 
-SequenceOutcome run_sequence(const Config& config) {
+SequenceOutcome run_sequence(const Config& config, std::size_t jobs) {
   const DecideSettings settings = decide_settings(config);
   Pricer pricer(config);
+  pricer.prepare(settings, jobs);
   const PriceStep price = [&](std::size_t index, const DecideSettings& with) { return pricer(index, with); };
   SequenceOutcome outcome{report_sequence(config.workload.steps, settings), std::nullopt};
   price_sequence(outcome.report, settings, price);

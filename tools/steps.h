@@ -15,8 +15,8 @@ struct SequenceOutcome {
 };
 
 /// Decides and simulates every step with DBO and without, and searches the best thresholds. Steps that run the same
-/// plan are simulated once.
-SequenceOutcome run_sequence(const Config& config);
+/// plan are simulated once. The outcome does not depend on `jobs`, the number of threads.
+SequenceOutcome run_sequence(const Config& config, std::size_t jobs);
 
 /// {"steps": [decision, step, tokens, step_ns, baseline_step_ns ...], "total": {...}}
 Json sequence_json(const Config& config, const SequenceOutcome& outcome);

@@ -76,6 +76,18 @@ def main():
         expect("log on stdout", table.stdout.splitlines()[:4], lines)
         expect("total line", "split         2 of 4 steps; refused: idle-rank 1, below-threshold 1" in table.stdout, True)
 
+        # The same bytes for any number of threads, with costs that are worked out and steps of many sizes.
+        many = [{"ranks": [{"requests": [{"query": 1, "seq": 100 + 10 * n, "count": 8 * n}], "repeat": 2}]}
+                for n in range(1, 25)]
+        json.dump(CONFIG | {"model": "deepseek-v2-lite", "costs": {"source": "analytical"},
+                            "workload": {"steps": many}}, open(listed, "w"))
+        alone = run(dbo, "simulate", listed, "--json", "--jobs", "1")
+        expect("exit of one thread", alone.returncode, 0)
+        expect("sizes", len({step["step_ns"] for step in json.loads(alone.stdout)["steps"]}), 24)
+        for jobs in ("2", "7"):
+            expect(f"{jobs} threads", run(dbo, "simulate", listed, "--json", "--jobs", jobs).stdout, alone.stdout)
+        expect("too many threads", run(dbo, "simulate", listed, "--jobs", "2000").returncode, 2)
+
         with open(os.path.join(folder, "steps.jsonl"), "a") as file:
             file.write('{"ranks": [{"requests": [{"query": 9, "seq": 8}], "repeat": 2}]}\n')
         bad = run(dbo, "decide", filed)
