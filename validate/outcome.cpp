@@ -163,7 +163,11 @@ std::vector<std::string> Outcome::failures() const {
     if (std::abs(predicted - 1) > kSignMargin && (predicted - 1) * (measured - 1) < 0)
       out.push_back(fmt::format("{}: predicted a gain of {:.3f}, measured {:.3f}: the wrong side of 1", how, predicted,
                                 measured));
-    for (const std::string& finding : way.named) out.push_back(how + ": " + finding);
+    for (const std::string& finding : way.named) {
+      // Where splitting was predicted not to pay, that it did not is no mistake of the prediction.
+      const bool foretold = finding.rfind("F16", 0) == 0 && predicted < 1 + kSignMargin;
+      if (!foretold) out.push_back(how + ": " + finding);
+    }
   }
   return out;
 }

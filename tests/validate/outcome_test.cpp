@@ -1,0 +1,139 @@
+// From a replay's times to an outcome, without a GPU: what a GPU would have measured is made from the prediction.
+#include "validate/outcome.h"
+
+#include <doctest/doctest.h>
+
+#include "runtime/measured_trace.h"
+#include "sim/base/files.h"
+#include "sim/model/presets.h"
+#include "traces/report_html.h"
+#include "validate/suite.h"
+
+using namespace dbo;
+using namespace dbo::validate;
+
+namespace {
+
+std::string empty_profile(const ModelShape& shape) {
+  Profile profile;
+  profile.machine.gpu = "NVIDIA H200";
+  profile.machine.preset = "h200-sxm";
+  profile.date = "2026-11-30";
+  profile.shape = shape;
+  HostCosts host;
+  host.node_gap = Ns{1000};
+  host.launch = Ns{2000};
+  profile.host = host;
+  const std::string path = "outcome_test.profile.json";
+  write_file(path, pretty_json(profile_to_json(profile)));
+  return path;
+}
+
+const ValidationCase& two_gpus() {
+  static const ValidationCase validated = [] {
+    const Suite suite = load_suite("default");
+    for (const SuiteEntry& entry : suite.entries) {
+      if (entry.name != "v2l-decode-320-ep2-ht24") continue;
+      CaseOptions options;
+      options.gpus = 2;
+      options.name = entry.name;
+      return make_case(entry.config, empty_profile(replay_shape(entry.config.model)), options);
+    }
+    return ValidationCase{};
+  }();
+  return validated;
+}
+
+/// Times of a step in which everything lasted `factor` times what was predicted, as ranks would hand them over.
+MeasuredPlan replayed(const PredictedPlan& predicted, double factor, Ns late_comm = {}) {
+  MeasuredPlan measured;
+  const auto scaled = [&](SimTime t) {
+    return static_cast<std::int64_t>(static_cast<double>(t.time_since_epoch().count()) * factor);
+  };
+  std::vector<Linear> orders;
+  std::vector<runtime::RankTimes> ranks(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    orders.push_back(linearise(predicted.plan, predicted.plan.class_of(rank)));
+    runtime::RankTimes& times = ranks[static_cast<std::size_t>(rank)];
+    times.rank = rank;
+    times.ops.resize(orders.back().ops.size());
+  }
+  for (const TraceOp& op : predicted.result.trace.ops) {
+    if (op.plan_op == kNoPlanOp || is_wire(op.kind)) continue;
+    const Ns shift = is_collective(op.kind) ? late_comm : Ns{};
+    runtime::RankTimes& times = ranks[static_cast<std::size_t>(op.rank)];
+    times.ops[op.plan_op] = {true, scaled(op.start) - shift.count(), 0, scaled(op.end) - shift.count(), 0};
+  }
+  measured.trace = runtime::measured_trace(predicted.plan, {&orders[0], &orders[1]}, ranks);
+  const double step = static_cast<double>(predicted.result.step_ns) / 1000 * factor;
+  measured.steps_us = {step * 0.99, step, step * 1.01};
+  return measured;
+}
+
+}  // namespace
+
+TEST_CASE("outcome: a machine 4 % slower than predicted shows as that in step, ops and verdict, with no finding") {
+  const PredictedWay& way = two_gpus().ways.front();
+  MeasuredWay measured;
+  measured.graph = way.graph;
+  measured.split = replayed(way.split, 1.04);
+  measured.unsplit = replayed(way.unsplit, 1.04);
+  const WayComparison compared = compare_way(way, measured, 1.0);
+  CHECK(compared.outcome.step_error(false) == doctest::Approx(1 / 1.04 - 1).epsilon(1e-6));
+  CHECK(compared.outcome.gain_error() == doctest::Approx(0).epsilon(1e-6));
+  CHECK(compared.outcome.order_findings == 0);
+  REQUIRE(!compared.outcome.kinds.empty());
+  for (const ErrorRow& row : compared.outcome.kinds) {
+    CAPTURE(row.what);
+    CHECK(row.error == doctest::Approx(1 / 1.04 - 1).epsilon(0.01));
+  }
+  for (const ErrorRow& row : compared.outcome.windows) CHECK(std::abs(row.error) < 0.01);
+  // As it was at calibration, nothing is wrong at all.
+  CHECK(compare_way(way, measured, 1.04).outcome.step_error(true) == doctest::Approx(0).epsilon(1e-6));
+  Outcome outcome;
+  outcome.ways = {compared.outcome};
+  CHECK(outcome.failures().empty());
+  CHECK(outcome_line(outcome).find("predicted gain ") == 0);
+}
+
+TEST_CASE("outcome: communication that began before its data is a finding against the order, by name") {
+  const PredictedWay& way = two_gpus().ways.front();
+  MeasuredWay measured;
+  measured.graph = way.graph;
+  measured.split = replayed(way.split, 1, Ns{50'000});
+  measured.unsplit = replayed(way.unsplit, 1);
+  const WayOutcome outcome = compare_way(way, measured, 1.0).outcome;
+  CHECK(outcome.order_findings > 0);
+  CHECK(std::any_of(outcome.named.begin(), outcome.named.end(),
+                    [](const std::string& finding) { return finding.rfind("F5", 0) == 0; }));
+}
+
+TEST_CASE("outcome: that splitting does not pay is a failure only where it was predicted to pay") {
+  WayOutcome way;
+  way.split = {100, 0.5, 20};
+  way.unsplit = {97, 0.5, 20};
+  way.predicted_split_us = 100;
+  way.predicted_unsplit_us = 96;
+  way.named = {"F16 no benefit"};
+  Outcome outcome;
+  outcome.ways = {way};
+  CHECK(outcome.failures().empty());
+  outcome.ways[0].predicted_unsplit_us = 105;
+  outcome.ways[0].unsplit.median_us = 99.5;
+  CHECK(outcome.failures().size() == 2);
+}
+
+TEST_CASE("drift: a machine whose products take 10 % longer slows a step by their share alone") {
+  const PredictedPlan& plan = two_gpus().ways.front().split;
+  const GpuSpec& gpu = two_gpus().config.cluster.gpu;
+  const Anchor before{100, 200};
+  CHECK(drift_of(plan, gpu, before, before) == doctest::Approx(1));
+  const double products = drift_of(plan, gpu, before, Anchor{110, 200});
+  const double copies = drift_of(plan, gpu, before, Anchor{100, 220});
+  const double both = drift_of(plan, gpu, before, Anchor{110, 220});
+  CHECK(products >= 1);
+  CHECK(copies > products);  // decode is bound by memory
+  CHECK(both - 1 == doctest::Approx(products - 1 + copies - 1));
+  CHECK(both <= 1.1 + 1e-9);
+  CHECK(drift_of(plan, gpu, std::nullopt, before) == 1);
+}
