@@ -12,11 +12,6 @@ namespace dbo::validate {
 namespace {
 
 void check_config(const Config& config, const CaseOptions& options) {
-  const TransportInfo& transport = transport_info(config.overlap.transport);
-  if (transport.simulated_only)
-    throw InputError(config.file, "/overlap/transport",
-                     "\"" + std::string(transport.name) +
-                         "\" is simulated only; to validate, choose lsa-ht, lsa-ll, copy-engine or nccl");
   if (config.parallel.tensor > 1)
     throw InputError(config.file, "/parallel/tensor", "must be 1 to validate: the kernels know no tensor parallelism");
   if (config.workload.sequence)
@@ -36,6 +31,15 @@ void check_config(const Config& config, const CaseOptions& options) {
     throw InputError(
         config.file, "/overlap/transport",
         "\"nccl\" needs a GPU for each of the " + std::to_string(ranks) + " ranks: its peers cannot be played");
+}
+
+/// Ours in the place of a transport that is simulated only.
+void replace_transport(ValidationCase& out, Config& config) {
+  const TransportInfo& wanted = transport_info(config.overlap.transport);
+  if (!wanted.simulated_only) return;
+  config.overlap.transport = config.overlap.low_latency ? Transport::LsaLl : Transport::LsaHt;
+  out.notes.push_back("\"" + std::string(wanted.name) + "\" is simulated only: predicted and replayed with \"" +
+                      std::string(transport_info(config.overlap.transport).name) + "\" in its place");
 }
 
 /// What a rank's peers and wires are replaced by, and what is said about it.
@@ -132,6 +136,7 @@ const OpCost& cost_of(const PredictedPlan& predicted, const Linear& linear, std:
 ValidationCase make_case(Config config, const std::string& profile_path, const CaseOptions& options) {
   check_config(config, options);
   ValidationCase out;
+  replace_transport(out, config);
   out.name = options.name.empty() ? config.file : options.name;
   const ModelShape replayed = replay_shape(config.model);
   if (!(replayed == config.model)) {

@@ -35,7 +35,7 @@ struct PredictedWay {
 
 struct ValidationCase {
   std::string name;
-  Config config;  ///< with the precisions the kernels run
+  Config config;  ///< with the transport and precisions the kernels run
   Decision decision;
   int gpus = 1;           ///< that replay it
   bool emulated = false;  ///< more ranks than GPUs: the first rank is replayed, peers are played, wires are emulated
@@ -53,7 +53,7 @@ struct CaseOptions {
 };
 
 /// Decides, plans and predicts with the profile at `profile_path`. Throws InputError for configs that cannot be
-/// replayed (why): a simulated-only transport, tensor parallelism, a sequence of steps, ranks to emulate where the
+/// replayed (why): tensor parallelism, a sequence of steps, ranks to emulate where the
 /// config forbids it, a model or GPU other than the profile's.
 ValidationCase make_case(Config config, const std::string& profile_path, const CaseOptions& options);
 

@@ -268,3 +268,50 @@ TEST_CASE("suite: a file's configs lie over its base; names are unique and fit f
   CHECK_THROWS_WITH_AS(load(R"({"name": "a/b", "config": {}})"), doctest::Contains("must be letters"), InputError);
   CHECK_THROWS_WITH_AS(load(""), doctest::Contains("is empty"), InputError);
 }
+
+TEST_CASE("case: what is not there is played, unless the config or the transport forbids it") {
+  const Suite suite = load_suite("default");
+  Config config = entry_of(suite, "v3-decode-80-ep64-ll").config;
+  const std::string profile = empty_profile("deepseek-v3");
+  CaseOptions options;
+  options.gpus = 2;
+  const ValidationCase played = make_case(config, profile, options);
+  CHECK(played.emulated);
+  CHECK(played.ranks_replayed() == 1);
+  CHECK(std::any_of(played.notes.begin(), played.notes.end(),
+                    [](const std::string& note) { return note.find("rank 0 of 64 is replayed") == 0; }));
+  config.emulate = Emulate::Off;
+  CHECK_THROWS_WITH_AS(make_case(config, profile, options), doctest::Contains("2 GPUs for 64 ranks"), InputError);
+  config.emulate = Emulate::Auto;
+  config.overlap.transport = Transport::Nccl;
+  CHECK_THROWS_WITH_AS(make_case(config, profile, options), doctest::Contains("its peers cannot be played"),
+                       InputError);
+  // DeepEP's kernels are not here; ours stand in for them, and the report says so.
+  config.overlap.transport = Transport::Ll;
+  const ValidationCase replaced = make_case(config, profile, options);
+  CHECK(replaced.config.overlap.transport == Transport::LsaLl);
+  CHECK(replaced.notes.front() == "\"ll\" is simulated only: predicted and replayed with \"lsa-ll\" in its place");
+}
+
+TEST_CASE("case: an emulated wire lasts what the cost model says, in the prediction and in the kernels alike") {
+  const Suite suite = load_suite("default");
+  CaseOptions options;
+  options.gpus = 2;
+  const ValidationCase validated =
+      make_case(entry_of(suite, "v3-decode-320-ep64-ll").config, empty_profile("deepseek-v3"), options);
+  const PredictedPlan& split = validated.ways.front().split;
+  const Linear linear = linearise(split.plan, split.plan.class_of(0));
+  int receives = 0;
+  for (std::uint32_t op = 0; op < linear.ops.size(); ++op) {
+    const OpKind kind = split.plan.op(linear.ops[op].op).kind;
+    if (!is_recv(kind)) {
+      CHECK(split.wires[op] == Ns{});
+      continue;
+    }
+    ++receives;
+    CHECK(split.wires[op] > Ns{10'000});
+    CHECK(split.wires[op] == cost_of(split, linear, op).wire);
+  }
+  // Two ubatches, six MoE layers, dispatch and combine.
+  CHECK(receives == 24);
+}
