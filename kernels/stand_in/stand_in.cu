@@ -19,84 +19,89 @@ __device__ __forceinline__ std::uint32_t sm_id() {
   return id;
 }
 
-__device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* p) {
-  std::uint32_t v;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-
 __device__ __forceinline__ std::uint64_t load_acquire(const std::uint64_t* p) {
   std::uint64_t v;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
 
-__device__ __forceinline__ void store_release(std::uint32_t* p, std::uint32_t v) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+__device__ __forceinline__ void store_relaxed(std::uint64_t* p, std::uint64_t v) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
 __device__ __forceinline__ void store_release(std::uint64_t* p, std::uint64_t v) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// A mailbox: the step's number, then flags [ranks][calls], then stamps [ranks][calls].
+// A mailbox: the step's number, then a word for each [rank][call]: in its upper bits the step in which that rank's part
+// was told, below them when it is done, on that rank's clock. One store tells both, and none has to come before another.
 constexpr std::size_t kHeaderBytes = 256;
-
-__host__ __device__ constexpr std::size_t flags_bytes(int ranks, int calls) {
-  return (static_cast<std::size_t>(ranks) * static_cast<std::size_t>(calls) * 4 + 255) / 256 * 256;
-}
+constexpr int kTimeBits = 40;  // 18 minutes; a clock reading is far closer than that to the time it is compared with
+constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << kTimeBits) - 1;
 
 __device__ std::uint32_t* step_word(std::byte* mailbox) {
   return reinterpret_cast<std::uint32_t*>(mailbox);
 }
 
-__device__ std::uint32_t* flag_of(const StandInArgs& a, std::byte* mailbox, int source) {
-  return reinterpret_cast<std::uint32_t*>(mailbox + kHeaderBytes) + source * a.calls + a.call;
+__device__ std::uint64_t* word_of(const StandInArgs& a, std::byte* mailbox, int source) {
+  return reinterpret_cast<std::uint64_t*>(mailbox + kHeaderBytes) + source * a.calls + a.call;
 }
 
-__device__ std::uint64_t* stamp_of(const StandInArgs& a, std::byte* mailbox, int source) {
-  return reinterpret_cast<std::uint64_t*>(mailbox + kHeaderBytes + flags_bytes(a.ranks, a.calls)) + source * a.calls +
-         a.call;
+/// Whether the word was written in `step` or later; both count modulo 2^24.
+__device__ bool is_told(std::uint64_t word, std::uint32_t step) {
+  return static_cast<std::int32_t>((static_cast<std::uint32_t>(word >> kTimeBits) - step) << 8) >= 0;
 }
 
-/// Tells every rank that this one's part of the call was done at `when`.
+/// The time in `word` in full, `now` being a reading of the same clock.
+__device__ std::uint64_t time_in(std::uint64_t word, std::uint64_t now) {
+  const auto ahead = static_cast<std::int64_t>((word - now) << (64 - kTimeBits)) >> (64 - kTimeBits);
+  return now + static_cast<std::uint64_t>(ahead);
+}
+
+/// Tells every rank when this one's part of the call is done. What the calling thread has seen is visible before.
 __device__ void tell_ranks(const StandInArgs& a, std::uint32_t step, std::uint64_t when) {
-  for (int peer = 0; peer < a.ranks; ++peer) {
-    store_release(stamp_of(a, a.peers[peer], a.rank), when);
-    store_release(flag_of(a, a.peers[peer], a.rank), step);
-  }
+  __threadfence_system();
+  const std::uint64_t word = (std::uint64_t{step} << kTimeBits) | (when & kTimeMask);
+  for (int peer = 0; peer < a.ranks; ++peer) store_relaxed(word_of(a, a.peers[peer], a.rank), word);
 }
 
-/// Waits for every rank's part of the call; when the last one's was done, on this GPU's clock. A rank that does not
+/// Waits for every rank's part of the call; when the last one's is done, on this GPU's clock. A rank that does not
 /// come before the deadline is noted and no longer waited for: a stand-in never hangs.
 __device__ std::uint64_t wait_ranks(const StandInArgs& a, std::uint32_t step) {
   const std::uint64_t give_up = global_time() + a.deadline_ns;
   std::uint64_t last = 0;
   for (int source = 0; source < a.ranks; ++source) {
-    while (static_cast<std::int32_t>(load_acquire(flag_of(a, a.mailbox, source)) - step) < 0) {
+    std::uint64_t word = load_acquire(word_of(a, a.mailbox, source));
+    while (!is_told(word, step)) {
       if (global_time() > give_up) {
         a.stamp->missing = static_cast<std::uint32_t>(source) + 1;
         return last;
       }
       __nanosleep(20);
+      word = load_acquire(word_of(a, a.mailbox, source));
     }
-    const std::uint64_t when = load_acquire(stamp_of(a, a.mailbox, source));
-    const std::uint64_t here = when - static_cast<std::uint64_t>(a.clock_offset_ns[source]);
-    if (static_cast<std::int64_t>(here - last) > 0) last = here;
+    const auto offset = static_cast<std::uint64_t>(a.clock_offset_ns[source]);
+    const std::uint64_t here = time_in(word, global_time() + offset) - offset;
+    if (last == 0 || static_cast<std::int64_t>(here - last) > 0) last = here;
   }
   return last;
 }
 
-/// Runs out `ns` from `from` on %globaltimer, the first `passed` of which the SM clock has counted since `cycles`.
-__device__ void spin_until(const StandInArgs& a, std::uint64_t from, long long cycles) {
-  if (a.cycles_per_1024_ns == 0) {
-    while (static_cast<std::int64_t>(global_time() - from) < static_cast<std::int64_t>(a.duration_ns)) {
-    }
-    return;
-  }
-  const auto needed = static_cast<long long>(a.duration_ns * a.cycles_per_1024_ns / 1024);
-  while (clock64() - cycles < needed) {
-  }
+/// A block's time: %globaltimer, or where that ticks too coarsely the SM's clock from one reading of it on.
+struct BlockClock {
+  std::uint64_t begin_ns;
+  long long begin_cycles;
+  std::uint32_t cycles_per_1024_ns;
+};
+
+__device__ BlockClock start_clock(std::uint32_t cycles_per_1024_ns) {
+  return {global_time(), clock64(), cycles_per_1024_ns};
+}
+
+__device__ std::uint64_t now_on(const BlockClock& clock) {
+  if (clock.cycles_per_1024_ns == 0) return global_time();
+  return clock.begin_ns +
+         static_cast<std::uint64_t>(clock64() - clock.begin_cycles) * 1024 / clock.cycles_per_1024_ns;
 }
 
 /// Holds until this GPU's clock shows `until`, at most a deadline longer than the wire itself.
@@ -116,51 +121,87 @@ __device__ void copy_bytes(const StandInArgs& a) {
   }
 }
 
+// Blocks that begin within this of the first belong to one wave and end together.
+constexpr std::uint64_t kWaveNs = 2'000;
+// A peer's clock that says more than this before or after ours is no measurement of when it began.
+constexpr std::uint64_t kPlausibleNs = 100'000;
+
+/// When the time that this block runs out counts from, after it has waited for what its role waits for. It lies in the
+/// past by what looking took: `duration_ns` counts from the begin of the launch, or the arrival, itself.
+__device__ std::uint64_t wait_role(const StandInArgs& a, std::uint32_t step, std::uint64_t begin, std::uint64_t first) {
+  std::uint64_t from = begin - first < kWaveNs ? first : begin;
+  if (a.role == StandInRole::Receive) {
+    const std::uint64_t arrived = wait_ranks(a, step) + a.wire_ns;
+    hold_until(a, arrived);
+    if (static_cast<std::int64_t>(arrived - from) > 0) from = min(arrived, global_time());
+  } else if (a.role == StandInRole::Collective) {
+    if (blockIdx.x == 0) tell_ranks(a, step, begin);
+    const std::uint64_t all = wait_ranks(a, step);
+    const std::uint64_t now = global_time();
+    from = now - all + kPlausibleNs < 2 * kPlausibleNs ? all : now;
+    if (blockIdx.x == 0 && a.notify_word != nullptr) {
+      hold_until(a, from + a.notify_ns);
+      __threadfence_system();
+      store_relaxed(a.notify_word, std::uint64_t{step});
+    }
+  }
+  return from;
+}
+
+/// Ends the launch at `until` of the last of its blocks. All that has to be told is told before the time is up, with
+/// the end that is to come, so that nothing but the kernel's own exit lies behind the end: the last block to have done
+/// its copies tells it. A launch whose time is up by then ends when it has told.
+__device__ void end_launch(const StandInArgs& a, std::uint32_t step, const BlockClock& clock, std::uint64_t until) {
+  auto* end_word = reinterpret_cast<unsigned long long*>(&a.stamp->end_ns);
+  bool last = gridDim.x == 1;
+  if (!last) {
+    atomicMax(end_word, static_cast<unsigned long long>(until));
+    // Every block's copies are visible to whoever sees what the last block tells.
+    if (a.bytes > 0) {
+      __threadfence_system();
+    } else {
+      __threadfence();
+    }
+    last = atomicInc(&a.stamp->blocks_done, gridDim.x - 1) == gridDim.x - 1;
+    if (last) {
+      __threadfence();
+      until = atomicMax(end_word, 0ull);
+    }
+  }
+  if (last) {
+    const std::uint64_t now = now_on(clock);
+    const bool late = static_cast<std::int64_t>(now - until) > 0;
+    if (a.role == StandInRole::Send) tell_ranks(a, step, late ? now : until);
+    if (a.progress != nullptr) store_relaxed(a.progress, (std::uint64_t{step} << 32) | a.ordinal);  // progress_value
+    const std::uint64_t told = now_on(clock);
+    if (static_cast<std::int64_t>(told - until) > 0) until = told;
+    a.stamp->end_ns = until;
+  }
+  while (static_cast<std::int64_t>(until - now_on(clock)) > 0) {
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) stand_in_kernel(const __grid_constant__ StandInArgs a) {
-  const bool leader = threadIdx.x == 0;
-  std::uint64_t from = 0;
-  long long cycles = 0;
+  const bool leads = threadIdx.x == 0;
+  BlockClock clock = {};
   std::uint32_t step = 0;
-  if (leader) {
-    from = global_time();
-    cycles = clock64();
+  std::uint64_t from = 0;
+  if (leads) {
+    clock = start_clock(a.cycles_per_1024_ns);
+    const std::uint64_t begin = clock.begin_ns;
     step = *reinterpret_cast<volatile std::uint32_t*>(step_word(a.mailbox));
-    atomicMin(reinterpret_cast<unsigned long long*>(&a.stamp->begin_ns), static_cast<unsigned long long>(from));
+    const std::uint64_t before =
+        atomicMin(reinterpret_cast<unsigned long long*>(&a.stamp->begin_ns), static_cast<unsigned long long>(begin));
     const std::uint32_t sm = sm_id();
     if (sm < 32 * kSmWords) atomicOr(&a.stamp->sm_mask[sm / 32], 1u << (sm % 32));
-    if (a.role == StandInRole::Receive) {
-      hold_until(a, wait_ranks(a, step) + a.wire_ns);
-      from = global_time();
-      cycles = clock64();
-    } else if (a.role == StandInRole::Collective) {
-      if (blockIdx.x == 0) tell_ranks(a, step, from);
-      const std::uint64_t all = wait_ranks(a, step);
-      // The time counts from the last rank's begin, part of which has passed while its flag was on its way.
-      const std::uint64_t now = global_time();
-      const auto late = static_cast<std::int64_t>(now - all);
-      from = late > 0 && late < 100'000 ? all : now;
-      cycles = clock64() - (late > 0 && late < 100'000 ? late * a.cycles_per_1024_ns / 1024 : 0);
-      if (blockIdx.x == 0 && a.notify_word != nullptr) {
-        hold_until(a, from + a.notify_ns);
-        store_release(a.notify_word, std::uint64_t{step});
-      }
-    }
+    from = wait_role(a, step, begin, min(before, begin));
     if (blockIdx.x == 0 && (a.role == StandInRole::Receive || a.role == StandInRole::Collective)) {
       a.stamp->ready_ns = from;
     }
   }
   if (a.bytes > 0) copy_bytes(a);
-  if (leader) spin_until(a, from, cycles);
   __syncthreads();
-  if (!leader) return;
-  // Every block's copies are visible to whoever sees the last block's flags.
-  __threadfence_system();
-  if (atomicInc(&a.stamp->blocks_done, gridDim.x - 1) != gridDim.x - 1) return;
-  __threadfence_system();
-  const std::uint64_t end = global_time();
-  a.stamp->end_ns = end;
-  if (a.role == StandInRole::Send) tell_ranks(a, step, end);
-  if (a.progress != nullptr) store_release(a.progress, (std::uint64_t{step} << 32) | a.ordinal);  // progress_value
+  if (leads) end_launch(a, step, clock, from + a.duration_ns);
 }
 
 __global__ void step_begin_kernel(const StepBeginArgs a) {
@@ -251,8 +292,7 @@ bool valid(const StandInArgs& a) {
 }  // namespace
 
 std::size_t mailbox_bytes(int ranks, int calls) {
-  return kHeaderBytes + flags_bytes(ranks, calls) +
-         static_cast<std::size_t>(ranks) * static_cast<std::size_t>(calls) * 8;
+  return kHeaderBytes + static_cast<std::size_t>(ranks) * static_cast<std::size_t>(calls) * sizeof(std::uint64_t);
 }
 
 cudaError_t prepare_stand_in() {

@@ -15,7 +15,8 @@ inline constexpr int kStandInRanks = 16;
 /// 32 SMs a word.
 inline constexpr int kSmWords = 8;
 
-/// What one launch leaves behind, in device memory. Times are the GPU's %globaltimer.
+/// What one launch leaves behind, in device memory. Times are the GPU's %globaltimer. The end is when its last block
+/// stopped, but for the kernel's own exit; it is written ahead of time, like all that the launch tells.
 struct OpStamp {
   std::uint64_t begin_ns;  ///< first block began
   std::uint64_t ready_ns;  ///< receives and comm kernels: what they waited for was there; others 0
@@ -26,8 +27,7 @@ struct OpStamp {
 };
 
 /// A rank's mailbox, in memory that all ranks can write: the step's number, and for each (source rank, call) when that
-/// rank's part was done and in which step. Flags only grow from step to step, so that a graph can be replayed without
-/// clearing them.
+/// rank's part is done and in which step. Step numbers only grow, so that a graph can be replayed without clearing them.
 struct Mailbox {
   std::byte* base = nullptr;
   int ranks = 1;
@@ -39,7 +39,7 @@ inline constexpr std::size_t kMailboxBeginOffset = 8;
 
 enum class StandInRole : std::uint8_t {
   Work,       ///< lasts `duration_ns`
-  Send,       ///< lasts `duration_ns`, then tells every rank
+  Send,       ///< lasts `duration_ns`; tells every rank, before it ends, when it will have ended
   Receive,    ///< holds until every source's send ended `wire_ns` ago, then lasts `duration_ns`
   Collective  ///< tells every rank that it began, waits for all, lasts `duration_ns` from the last one's begin
 };
@@ -47,6 +47,8 @@ enum class StandInRole : std::uint8_t {
 struct StandInArgs {
   StandInRole role = StandInRole::Work;
   OpStamp* stamp = nullptr;
+  /// From the first block's begin (or arrival) to the end. What a launch does besides (stamps, flags, looking for what
+  /// it waits for) happens within it; a launch given less than that, some microseconds, lasts as long as that takes.
   std::uint64_t duration_ns = 0;
   /// Work and Send: bytes copied from `src` to `dst` (16-byte aligned) while the time runs; the launch lasts at least
   /// as long as the copy.
