@@ -134,7 +134,8 @@ void Graph::reset() {
 
 GraphExec GraphExec::create(const Graph& graph, cudaStream_t upload_on) {
   GraphExec exec;
-  DBO_CUDA_CHECK(cudaGraphInstantiate(&exec.exec_, graph.get(), 0));
+  // A kernel keeps the priority of the stream it was captured on: without the flag all would get the launch stream's.
+  DBO_CUDA_CHECK(cudaGraphInstantiate(&exec.exec_, graph.get(), cudaGraphInstantiateFlagUseNodePriority));
   DBO_CUDA_CHECK(cudaGraphUpload(exec.exec_, upload_on));
   return exec;
 }

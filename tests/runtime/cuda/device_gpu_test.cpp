@@ -246,6 +246,38 @@ TEST_CASE("schedules: every one, eager and by graph, keeps the plan's order on o
   CHECK(graphs >= 8);
 }
 
+TEST_CASE("graph: kernels keep the priority of the lane they were captured on") {
+  Rig rig(relay_plan(2));
+  for (OpLaunch& op : rig.table.ops)
+    op.enqueue = [](cudaStream_t stream) { DBO_CUDA_CHECK(kernels::launch_nothing(stream)); };
+  rig.start();
+  const Graph graph = rig.device->capture(*rig.runner);
+  std::size_t count = 0;
+  DBO_CUDA_CHECK(cudaGraphGetNodes(graph.get(), nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  DBO_CUDA_CHECK(cudaGraphGetNodes(graph.get(), nodes.data(), &count));
+  int least = 0, greatest = 0;
+  DBO_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  REQUIRE(least != greatest);
+  std::map<int, int> kernels_by_priority;
+  for (const cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    DBO_CUDA_CHECK(cudaGraphNodeGetType(node, &type));
+    if (type != cudaGraphNodeTypeKernel) continue;
+    cudaLaunchAttributeValue value{};
+    DBO_CUDA_CHECK(cudaGraphKernelNodeGetAttribute(node, cudaLaunchAttributePriority, &value));
+    ++kernels_by_priority[value.priority];
+  }
+  // Of the four ops a layer and ubatch, D and C are on comm.
+  CHECK(kernels_by_priority == std::map<int, int>{{greatest, 8}, {least, 8}});
+  const GraphExec exec = GraphExec::create(graph, rig.device->compute());
+  unsigned long long flags = 0;
+  DBO_CUDA_CHECK(cudaGraphExecGetFlags(exec.get(), &flags));
+  CHECK((flags & cudaGraphInstantiateFlagUseNodePriority) != 0);
+  rig.device->launch_graph(exec);
+  rig.device->wait_step();
+}
+
 TEST_CASE("graph: a size without a graph runs eagerly, split and un-split are two graphs") {
   const Plan plan = make_plan("vllm-ll", fakes::small_spec(2, 2, Transport::LsaLl));
   test::on_gpus(1, [&](HostGroup& group) {
