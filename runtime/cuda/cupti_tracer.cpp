@@ -40,25 +40,27 @@ void read_record(CuptiTracer& tracer, const CUpti_Activity* record) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
       const auto* kernel = reinterpret_cast<const CUpti_ActivityKernel10*>(record);
       tracer.add({static_cast<std::int64_t>(kernel->start), static_cast<std::int64_t>(kernel->end), kernel->graphNodeId,
-                  kernel->correlationId, kernel->deviceId, kernel->gridX * kernel->gridY * kernel->gridZ});
+                  kernel->correlationId, kernel->deviceId, kernel->gridX * kernel->gridY * kernel->gridZ,
+                  kernel->name});
       break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
       const auto* copy = reinterpret_cast<const CUpti_ActivityMemcpy6*>(record);
       tracer.add({static_cast<std::int64_t>(copy->start), static_cast<std::int64_t>(copy->end), copy->graphNodeId,
-                  copy->correlationId, copy->deviceId, 0});
+                  copy->correlationId, copy->deviceId, 0,
+                  copy->copyKind == CUPTI_ACTIVITY_MEMCPY_KIND_DTOH ? "copy to host" : "copy"});
       break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY2: {
       const auto* copy = reinterpret_cast<const CUpti_ActivityMemcpyPtoP4*>(record);
       tracer.add({static_cast<std::int64_t>(copy->start), static_cast<std::int64_t>(copy->end), copy->graphNodeId,
-                  copy->correlationId, copy->deviceId, 0});
+                  copy->correlationId, copy->deviceId, 0, "copy"});
       break;
     }
     case CUPTI_ACTIVITY_KIND_MEMSET: {
       const auto* fill = reinterpret_cast<const CUpti_ActivityMemset4*>(record);
       tracer.add({static_cast<std::int64_t>(fill->start), static_cast<std::int64_t>(fill->end), fill->graphNodeId,
-                  fill->correlationId, fill->deviceId, 0});
+                  fill->correlationId, fill->deviceId, 0, "fill"});
       break;
     }
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {
@@ -231,7 +233,7 @@ std::vector<OpTime> CuptiTracer::times(int rank) {
   const auto observer = observers_.find(rank);
   DBO_CHECK(observer != observers_.end(), "a rank that was not traced");
   std::vector<OpTime> times(observer->second->ops);
-  unclaimed_ = 0;
+  unclaimed_.clear();
   for (const Activity& activity : activities_) {
     if (activity.end_ns == 0) continue;  // flushed before it was complete
     std::uint64_t key = 0;
@@ -243,7 +245,7 @@ std::vector<OpTime> CuptiTracer::times(int rank) {
       if (found != key_of_correlation_.end()) key = found->second;
     }
     if (key == 0) {
-      ++unclaimed_;
+      ++unclaimed_[activity.name == nullptr ? "" : activity.name];
       continue;
     }
     if (static_cast<int>(key >> 32) - 1 != rank) continue;

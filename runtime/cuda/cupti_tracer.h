@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "runtime/cuda/op_observer.h"
@@ -19,6 +20,8 @@ struct Activity {
   std::uint32_t correlation = 0;
   std::uint32_t gpu = 0;
   int blocks = 0;  ///< of the grid; 0 for copies
+  /// For people: the kernel's (mangled) name, or "copy", "copy to host", "fill". Kept only of what no op claims.
+  const char* name = "";
 };
 
 /// CUPTI for this process. One session: start it once, after the GPUs, before graphs are captured and instantiated that
@@ -39,8 +42,8 @@ class CuptiTracer {
   /// The ops of `rank` since `clear`: an op begins with its first kernel and ends with its last; `sms` is the largest
   /// grid. The steps of all ranks of the process must be over: what still runs would be lost.
   std::vector<OpTime> times(int rank);
-  /// Records that belonged to no op at the last call of `times`.
-  std::size_t unclaimed() const { return unclaimed_; }
+  /// What belonged to no op at the last call of `times`, by name: reading stamps back is a "copy to host".
+  const std::map<std::string, int>& unclaimed() const { return unclaimed_; }
 
   /// For CUPTI's callbacks.
   void add(const Activity& activity);
@@ -59,7 +62,7 @@ class CuptiTracer {
   // Keys name an op of a rank. Eager launches by correlation id, graph nodes by node id.
   std::map<std::uint32_t, std::uint64_t> key_of_correlation_;
   std::map<std::uint64_t, std::uint64_t> key_of_node_;
-  std::size_t unclaimed_ = 0;
+  std::map<std::string, int> unclaimed_;
 };
 
 }  // namespace dbo::runtime

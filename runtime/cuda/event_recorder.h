@@ -9,7 +9,8 @@
 
 namespace dbo::runtime {
 
-/// One rank's events. Times have the events' resolution, about half a microsecond, and count from the step's begin.
+/// One rank's events. Times have the events' resolution, about half a microsecond, and count from the step's begin. An
+/// op begins when its lane comes to it: where an eager host is late with the launch, that time is part of the op.
 class EventRecorder final : public OpObserver {
  public:
   /// On the current GPU; makes all events now. `ops`: the plan's and one for the step's own first launches.
