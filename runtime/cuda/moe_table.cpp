@@ -73,6 +73,7 @@ MoeTable::MoeTable(const RankSetup& setup, NcclComm* comm, MoeOptions options)
   embeds_ = std::any_of(linear_.ops.begin(), linear_.ops.end(),
                         [&](const LinearOp& op) { return plan_.op(op.op).kind == OpKind::EMB; });
   packed_.resize(linear_.ops.size());
+  copied_.resize(linear_.ops.size());
   if (plan_.transport == Transport::CopyEngine) {
     const cudaError_t status = kernels::find_stream_memory_ops(&memory_ops_);
     if (status != cudaErrorNotSupported) DBO_CUDA_CHECK(status);
@@ -371,7 +372,15 @@ OpLaunch MoeTable::copy_op(std::uint32_t plan_op, OpKind kind) {
     DBO_CUDA_CHECK(is_dispatch_op ? kernels::launch_copy_dispatch_receive(copies, stream)
                                   : kernels::launch_copy_combine_receive(combine, copies, stream));
   };
-  if (is_recv(kind)) return launches(finish);
+  if (is_recv(kind)) {
+    // A stream that waits for a word must never stand in front of this rank's own copies, which a peer waits for: nothing
+    // but an edge keeps a graph from putting both on one queue.
+    const cudaEvent_t copied = copied_[linear_.ops[plan_op].pair].get();
+    return launches([=](cudaStream_t stream) {
+      DBO_CUDA_CHECK(cudaStreamWaitEvent(stream, copied, 0));
+      finish(stream);
+    });
+  }
   if (is_collective(kind)) {
     return launches([=](cudaStream_t stream) {
       pack(stream);
@@ -381,13 +390,15 @@ OpLaunch MoeTable::copy_op(std::uint32_t plan_op, OpKind kind) {
   }
   // A send ends with its pack; the copies go on beside the lane.
   packed_[plan_op] = Event::create(false);
-  const cudaEvent_t packed = packed_[plan_op].get();
+  copied_[plan_op] = Event::create(false);
+  const cudaEvent_t packed = packed_[plan_op].get(), copied = copied_[plan_op].get();
   const cudaStream_t side = copies_.get();
   return launches([=](cudaStream_t stream) {
     pack(stream);
     DBO_CUDA_CHECK(cudaEventRecord(packed, stream));
     DBO_CUDA_CHECK(cudaStreamWaitEvent(side, packed, 0));
     copy(side);
+    DBO_CUDA_CHECK(cudaEventRecord(copied, side));
   });
 }
 

@@ -85,7 +85,7 @@ class MoeTable final : public OpSource {
   std::vector<std::byte*> host_peers_;
   kernels::StreamMemoryOps memory_ops_;  ///< copy-engine: empty where the driver has none
   Stream copies_;                        ///< copy-engine, low latency: the copies that are on the wire
-  std::vector<Event> packed_;            ///< by plan_op of a send: its pack is done
+  std::vector<Event> packed_, copied_;   ///< by plan_op of a send: its pack is done, its copies are
   bool embeds_ = false;
   std::string how_;
   LaunchTable table_;
