@@ -65,12 +65,16 @@ struct OpCost {
   }
 };
 
-/// Host costs of each instruction, and the gaps of a replayed graph.
+/// Host costs of each instruction, and the gaps between ops that follow each other on the GPU without a host between.
 struct HostCosts {
   Ns launch{}, record{}, wait{}, yield{};  ///< eager: host time of each instruction
   Ns graph_launch{};                       ///< graph: host time of the one launch
   Ns node_gap{};                           ///< graph: from the end of an op to the start of the next on its lane
   Ns lane_gap{};                           ///< graph: added when the op before it is on another lane
+  Ns eager_node_gap{}, eager_lane_gap{};   ///< the same of launches that were issued in time
+
+  Ns node_gap_in(Execution execution) const { return execution == Execution::Graph ? node_gap : eager_node_gap; }
+  Ns lane_gap_in(Execution execution) const { return execution == Execution::Graph ? lane_gap : eager_lane_gap; }
 };
 
 /// How many ubatches the launches and loads of a plan speak of; at least 1.

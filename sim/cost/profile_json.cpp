@@ -114,6 +114,11 @@ HostCosts read_host(const JsonRef& ref) {
                                                    {"node_gap_us", &host.node_gap},
                                                    {"lane_gap_us", &host.lane_gap}};
   for (const auto& [key, field] : keys) *field = ns_from_us(reader.require(key).number(0, kMaxUs));
+  const auto optional = [&](std::string_view key, Ns& field) {
+    if (const auto value = reader.find(key)) field = ns_from_us(value->number(0, kMaxUs));
+  };
+  optional("eager_node_gap_us", host.eager_node_gap);
+  optional("eager_lane_gap_us", host.eager_lane_gap);
   reader.done();
   return host;
 }
@@ -187,6 +192,8 @@ Json host_to_json(const HostCosts& host) {
   set("graph_launch_us", host.graph_launch);
   set("node_gap_us", host.node_gap);
   set("lane_gap_us", host.lane_gap);
+  if (host.eager_node_gap > Ns{}) set("eager_node_gap_us", host.eager_node_gap);
+  if (host.eager_lane_gap > Ns{}) set("eager_lane_gap_us", host.eager_lane_gap);
   return out;
 }
 

@@ -14,7 +14,7 @@ enum class BubbleCause : std::uint8_t {
   Wire,   ///< data was on its way, or a comm kernel was moving it
   Peer,   ///< another rank had not sent or started yet
   Order,  ///< the next op needs one of the other lane, or one behind it there
-  Gap,    ///< gaps between the nodes of a graph
+  Gap,    ///< gaps between ops that follow each other
   Drain,  ///< nothing left for the lane to do
   Sms     ///< other kernels held the SMs it needs
 };

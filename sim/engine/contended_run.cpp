@@ -26,10 +26,8 @@ ContendedRun::ContendedRun(const Plan& plan, const CostTable& costs, const Engin
   calls_.resize(tags);
   mark_of_tag_.assign(tags, -1);
   looking_ = (options.extrapolate || options.stop_at_repeat) && !options.audit;
-  if (plan.execution == Execution::Graph) {
-    node_gap_ = costs.host.node_gap.count();
-    graph_launch_ = costs.host.graph_launch.count();
-  }
+  node_gap_ = costs.host.node_gap_in(plan.execution).count();
+  if (plan.execution == Execution::Graph) graph_launch_ = costs.host.graph_launch.count();
   lanes_ = plan.lanes.size();
   stride_ = lanes_ + 1;
   DBO_CHECK(stride_ <= 64, "at most 63 lanes");

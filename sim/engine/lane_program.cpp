@@ -75,7 +75,7 @@ LaneProgram make_lanes(const Plan& plan, const CostTable& costs, const Folding& 
   out.lanes.resize(plan.lanes.size());
   out.ops.resize(plan.lanes.size());
   const bool graph = plan.execution == Execution::Graph;
-  const std::int64_t lane_gap = graph ? costs.host.lane_gap.count() : 0;
+  const std::int64_t lane_gap = costs.host.lane_gap_in(plan.execution).count();
   std::int64_t since_point = 0, host = graph ? costs.host.graph_launch.count() : 0;
   std::size_t next_mark = 0;
   for (std::uint32_t s = 0; s < tape.steps.size(); ++s) {

@@ -40,10 +40,8 @@ class Plain {
     }
     calls_.resize(tags);
     const bool graph = plan.execution == Execution::Graph;
-    if (graph) {
-      node_gap_ = costs.host.node_gap.count();
-      lane_gap_ = costs.host.lane_gap.count();
-    }
+    node_gap_ = costs.host.node_gap_in(plan.execution).count();
+    lane_gap_ = costs.host.lane_gap_in(plan.execution).count();
     host_.assign(groups_, graph ? costs.host.graph_launch.count() : 0);
     lanes_.assign(plan.lanes.size(), Times(groups_, 0));
     crossed_.assign(plan.lanes.size(), Times(groups_, -1));

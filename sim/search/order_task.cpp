@@ -213,10 +213,8 @@ OrderTask make_order_task(const Plan& plan, const CostTable& costs, int in_fligh
   task.stride = plan.shape.moe_period;
   task.in_flight = in_flight;
   task.layers = costs.layer_classes() > 1 ? std::max(1, plan.shape.moe_layers()) : 1;
-  if (plan.execution == Execution::Graph) {
-    task.node_gap = costs.host.node_gap.count() * task.layers;
-    task.lane_gap = costs.host.lane_gap.count() * task.layers;
-  }
+  task.node_gap = costs.host.node_gap_in(plan.execution).count() * task.layers;
+  task.lane_gap = costs.host.lane_gap_in(plan.execution).count() * task.layers;
   std::int64_t most = -1;
   OrderTask slowest = task;
   for (int group = 0; group < costs.groups(); ++group) {

@@ -51,6 +51,8 @@ HostCosts host_costs(const runtime::MeasuredHostCosts& c) {
   host.graph_launch = c.graph_launch.median;
   host.node_gap = std::max(c.node_gap.median, Ns{});
   host.lane_gap = std::max(c.lane_gap.median - c.node_gap.median, Ns{});
+  host.eager_node_gap = std::max(c.eager_gap.median, Ns{});
+  host.eager_lane_gap = std::max(c.eager_lane_gap.median - c.eager_gap.median, Ns{});
   return host;
 }
 

@@ -285,6 +285,29 @@ TEST_CASE("engine: a replayed graph has one launch, node gaps on a lane and lane
   CHECK(t[3].start == 168000 + 3000);  // MLP: after D on the other lane, and a node after A1 on its own
 }
 
+TEST_CASE("engine: eager ops have gaps of their own, which hide behind a host that is late") {
+  const Plan plan = make_plan("sequential", small_spec(1, 1, Transport::LsaHt));
+  CostTable costs = fixed_costs(plan, t9_costs());
+  costs.host.node_gap = costs.host.lane_gap = Ns{9000000};  // of graphs only
+  costs.host.eager_node_gap = Ns{3000};
+  costs.host.eager_lane_gap = Ns{500};
+  EngineOptions options;
+  options.record = {0};
+  for (const Executor executor : {Executor::Plain, Executor::Contended}) {
+    options.executor = executor;
+    costs.host.launch = Ns{};
+    const EngineResult result = run_engine(plan, costs, options);
+    const std::vector<OpTimes>& t = result.times[0];
+    CHECK(t[0].start == 0);             // A0
+    CHECK(t[1].start == 40000 + 3000);  // A1
+    CHECK(t[2].start == 103000 + 500);  // D: first on its lane
+    CHECK(t[3].start == 163500 + 3500);  // MLP: after D on the other lane
+    // A launch takes longer than an op and its gap: the host is late every time.
+    costs.host.launch = Ns{50000};
+    CHECK(run_engine(plan, costs, options).times[0][1].start == 100000);
+  }
+}
+
 TEST_CASE("engine: every predicted trace keeps its plan's order, and a moved op does not") {
   FixedCosts c = t9_costs();
   c.host = Ns{300};
