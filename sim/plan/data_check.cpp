@@ -69,12 +69,12 @@ class DataCheck {
     }
     last_read_.assign(last_write_.size() * lanes_, kNone);
     received_.assign(plan.buffers.size(), false);
-    fill_.assign(plan.buffers.size(), Filled::Outside);
+    fill_.assign(plan.buffers.size(), Filled{});
     for (const OpDef& def : plan.ops) {
       for (const BufferId buffer : def.writes) {
         const bool experts = is_comm(def.kind) || def.kind == OpKind::S || def.kind == OpKind::MLP;
-        if (def.kind != OpKind::EMB)
-          fill_[buffer] = std::max(fill_[buffer], experts ? Filled::MoeLayers : Filled::EveryLayer);
+        fill_[buffer].moe_layers |= def.kind != OpKind::EMB && def.kind != OpKind::FFN;
+        fill_[buffer].dense_layers |= def.kind != OpKind::EMB && !experts;
         if (is_recv(def.kind)) received_[buffer] = true;
       }
     }
@@ -114,7 +114,10 @@ class DataCheck {
 
  private:
   /// Which layers write a buffer, by the ops that do.
-  enum class Filled : std::uint8_t { Outside, MoeLayers, EveryLayer };
+  struct Filled {
+    bool moe_layers = false, dense_layers = false;
+    bool outside() const { return !moe_layers && !dense_layers; }
+  };
 
   struct PendingWait {
     std::uint32_t wait = 0;
@@ -206,7 +209,7 @@ class DataCheck {
   /// in the next layer's A0 (and the head) of the layers before.
   void judge_value(std::uint32_t i, BufferId buffer, std::uint32_t writer) {
     const OpKind reader = kind(i);
-    if (reader == OpKind::Other || fill_[buffer] == Filled::Outside) return;
+    if (reader == OpKind::Other || fill_[buffer].outside()) return;
     if (is_recv(reader) && plan_.buffers[buffer].by == SlotBy::Call) {
       if (writer != kNone && op(writer).call != op(i).call)
         findings_.add("F6", true, kOverflow,
@@ -218,8 +221,9 @@ class DataCheck {
     std::int32_t layer = reader == OpKind::HEAD ? written_.last_layer() : op(i).layer - (next_layer ? 1 : 0);
     const std::int32_t latest = written_.latest(buffer, op(i).ubatch, layer);
     if (next_layer) {
-      // Dense layers write neither the experts' nor the shared expert's part.
-      const bool due = layer >= 0 && (fill_[buffer] == Filled::EveryLayer || plan_.shape.is_moe_layer(layer));
+      // Dense layers do not write the experts' part, and a layer of experts may have no shared one.
+      const bool moe = layer >= 0 && plan_.shape.is_moe_layer(layer);
+      const bool due = layer >= 0 && (moe ? fill_[buffer].moe_layers : fill_[buffer].dense_layers);
       if (!due) layer = latest;
       if (layer == kNever) return;
     }

@@ -137,7 +137,7 @@ void PlanBuilder::add_ops() {
   const int handles = transport_info(spec_.transport).handle_slots;
   // hidden: the residual stream; qkv: what A1 takes from A0; tokens: normed input of experts with its routing;
   // a2a: what two calls may use in turn; received, expert_out: between dispatch and combine; routed, shared: what the
-  // next layer adds.
+  // next layer adds (a dense layer's FFN in the shared expert's place).
   for (const std::string_view name : {"hidden", "qkv", "tokens", "received", "expert_out", "routed", "shared"})
     plan_.buffers.push_back({std::string(name), n, SlotBy::Ubatch});
   plan_.buffers.push_back({"a2a", handles, SlotBy::Call});
@@ -148,7 +148,7 @@ void PlanBuilder::add_ops() {
   add_op(OpKind::EMB, compute, SmPool::Compute, {}, {"hidden"});
   add_op(OpKind::A0, compute, SmPool::Compute, {"hidden", "routed", "shared"}, {"hidden", "qkv"});
   add_op(OpKind::A1, compute, attention, {"hidden", "qkv"}, {"hidden", "tokens"});
-  add_op(OpKind::FFN, compute, SmPool::Compute, {"hidden", "tokens"}, {"hidden"});
+  add_op(OpKind::FFN, compute, SmPool::Compute, {"tokens"}, {"shared"});
   if (low_latency_) {
     add_op(OpKind::DSend, compute, SmPool::Compute, {"tokens"}, {"a2a"});
     add_op(OpKind::DRecv, compute, SmPool::Compute, {"a2a"}, {"received"});

@@ -119,6 +119,21 @@ TEST_CASE("plan_check: the same fault in every layer is one finding with its cou
   CHECK(check.findings[0].rank == 0);
 }
 
+TEST_CASE("plan_check: a dense layer without its feed-forward leaves the next one nothing to add") {
+  ScheduleSpec spec = small_spec(2, 1, Transport::LsaHt);
+  spec.shape.dense_layers = 1;
+  Plan plan = make_plan(kSequentialSchedule, spec);
+  for (Block& block : plan.blocks)
+    std::erase_if(block.body, [&](const Instruction& instruction) {
+      return instruction.verb == Verb::Launch && plan.op(instruction.op.op).kind == OpKind::FFN;
+    });
+  const PlanCheck check = check_plan(plan);
+  REQUIRE(check.findings.size() == 1);
+  CHECK(check.findings[0].text ==
+        "A0 of ubatch 0, layer 1 reads shared, which FFN of ubatch 0, layer 0 never writes, as it is not launched: it "
+        "finds nothing there");
+}
+
 TEST_CASE("plan_check: every code has a name") {
   for (const std::string_view code : failure_codes()) CHECK(!failure_name(code).empty());
   CHECK_THROWS_AS(failure_name("F99"), InternalError);
