@@ -46,7 +46,13 @@ ProgramSpec make_program() {
          &replay.deadline_s,
          false,
          {},
-         {}}},
+         {}},
+        {"--fabric",
+         "real kernels, fewer GPUs than ranks: wires last what the cost model says for this fabric",
+         &replay.fabric,
+         false,
+         {},
+         {"--costs"}}},
        [] { return run_replay(replay); }});
 
   static GpuBenchCommand bench;

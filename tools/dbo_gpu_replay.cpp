@@ -19,12 +19,16 @@
 #include "sim/base/files.h"
 #include "sim/base/hash.h"
 #include "sim/base/json.h"
+#include "sim/cost/analytical.h"
 #include "sim/cost/fixed.h"
-#include "sim/engine/engine.h"
+#include "sim/cost/machine.h"
+#include "sim/model/presets.h"
 #include "sim/plan/plan_json.h"
 #include "tools/dbo_gpu.h"
+#include "tools/replay_prediction.h"
 #include "traces/check_order.h"
 #include "traces/chrome_writer.h"
+#include "validate/cuda/calibrate.h"
 
 namespace dbo {
 namespace {
@@ -45,7 +49,9 @@ int blocks_of(const Plan& plan, SmPool pool, int gpu_sms) {
     case SmPool::Comm:
       return plan.sm.comm > 0 ? std::min(plan.sm.comm, gpu_sms) : 1;
     case SmPool::All:
-      return gpu_sms;
+      // Given durations know no contention: a stand-in that took the comm kernels' SMs would wait for them and last
+      // longer than it was given.
+      return plan.sm.comm > 0 ? std::min(compute, gpu_sms) : gpu_sms;
     case SmPool::None:
       return 1;
   }
@@ -72,6 +78,22 @@ std::vector<StandInWork> stand_ins(const Plan& plan, const CostTable& costs, int
   return work;
 }
 
+/// By plan_op of the plan's first rank: how long wires to and from ranks that are not here take over the fabric.
+std::vector<Ns> emulated_wires(const Plan& plan, const std::string& gpu, const std::string& fabric) {
+  if (!plan.shape.has_dims()) throw InputError("--fabric: the plan's model has no dimensions to work wires out from");
+  const std::string preset = preset_of_device(gpu);
+  if (preset.empty()) throw InputError("--fabric: no preset describes the links of a " + gpu);
+  const CostTable costs = analytical_costs(plan, MachineSpec{gpu_preset(preset), fabric_preset(fabric), {}});
+  const Linear linear = linearise(plan, plan.class_of(0));
+  std::vector<Ns> wires;
+  for (const LinearOp& op : linear.ops) {
+    const OpKind kind = plan.op(op.op).kind;
+    const OpCost& cost = costs.at(costs.group_of_rank().front(), costs.layer_class(op.layer), op.ubatch, op.op);
+    wires.push_back(is_recv(kind) ? cost.wire : is_collective(kind) ? cost.time : Ns{});
+  }
+  return wires;
+}
+
 bool blocks_host(const Linear& linear) {
   return std::any_of(linear.host.begin(), linear.host.end(),
                      [](const HostStep& step) { return step.verb == Verb::HostWait; });
@@ -79,10 +101,12 @@ bool blocks_host(const Linear& linear) {
 
 /// One way of running, measured on one rank.
 struct Measured {
+  explicit Measured(std::size_t count) : ops(count) {}
+
   std::vector<Ns> steps;  ///< by the ops' own times; by events where nothing tells them
   std::vector<Ns> events, host;
   std::vector<std::uint64_t> outputs;  ///< hash of each step's result; real kernels only
-  std::vector<std::vector<Ns>> ops;    ///< by plan_op: begin (or, where it waits, ready) to end
+  OpMedians ops;
   LaneGaps gaps;
   RankTimes last;
 };
@@ -91,7 +115,8 @@ struct Measured {
 struct Session {
   const Plan& plan;
   const ReplayCommand& command;
-  std::vector<std::vector<StandInWork>> work;
+  std::vector<std::vector<StandInWork>> work;  ///< by rank; empty: real kernels
+  std::vector<Ns> wires;                       ///< real kernels: MoeOptions::wires
   runtime::HangGuard guard;
   std::unique_ptr<runtime::CuptiTracer> tracer;  ///< of the process; made by its first rank between two barriers
   std::mutex mutex;
@@ -112,8 +137,7 @@ Measured measure(RankReplay& replay, const Plan& plan, const ReplayCommand& comm
   if (graph) replay.capture(kKey);
   const auto run = [&] { graph ? static_cast<void>(replay.run_graph(kKey)) : replay.run_eager(); };
   for (std::int64_t i = 0; i < command.warmup; ++i) run();
-  Measured measured;
-  measured.ops.resize(replay.linear().ops.size());
+  Measured measured(replay.linear().ops.size());
   const auto* real = dynamic_cast<const runtime::MoeTable*>(&replay.source());
   for (std::int64_t i = 0; i < command.iterations; ++i) {
     // What came before the last step is not wanted; all ranks clear before the barrier that begins it.
@@ -129,10 +153,7 @@ Measured measure(RankReplay& replay, const Plan& plan, const ReplayCommand& comm
     const LaneGaps gaps = runtime::lane_gaps(plan, replay.linear(), *times);
     measured.gaps.same_lane.insert(measured.gaps.same_lane.end(), gaps.same_lane.begin(), gaps.same_lane.end());
     measured.gaps.cross_lane.insert(measured.gaps.cross_lane.end(), gaps.cross_lane.begin(), gaps.cross_lane.end());
-    for (std::size_t op = 0; op < times->ops.size(); ++op) {
-      const runtime::OpTime& t = times->ops[op];
-      if (t.ran) measured.ops[op].push_back(Ns{t.end_ns - std::max(t.begin_ns, t.ready_ns)});
-    }
+    measured.ops.add(*times);
     measured.last = *times;
   }
   if (mode == TraceMode::Light) measured.last = replay.light_times();
@@ -149,33 +170,6 @@ std::string spread_text(const std::vector<Ns>& values) {
   return fmt::format("{:>10} us  ({} .. {})", us(s.median), us(s.p10), us(s.p90));
 }
 
-/// What the engine says of the same durations with the costs of this run: by graph the gaps between nodes; eagerly the
-/// host's launches, and the gap as part of each op.
-Ns predict(const Plan& plan, CostTable costs, bool graph, const LaneGaps& gaps, Ns launch) {
-  const Ns node = std::max(runtime::spread_of(gaps.same_lane).median, Ns{});
-  const Ns cross = std::max(runtime::spread_of(gaps.cross_lane).median, node);
-  Plan run = plan;
-  run.execution = graph ? Execution::Graph : Execution::Eager;
-  costs.host = HostCosts{};
-  if (graph) {
-    costs.host.node_gap = node;
-    costs.host.lane_gap = cross - node;
-    return Ns{run_engine(run, costs).step()};
-  }
-  costs.host.launch = launch;
-  for (int group = 0; group < costs.groups(); ++group) {
-    for (int layers = 0; layers < costs.layer_classes(); ++layers) {
-      for (int ubatch = 0; ubatch < costs.ubatches(); ++ubatch) {
-        for (OpId op = 0; op < plan.ops.size(); ++op) {
-          OpCost& cost = costs.at(group, layers, ubatch, op);
-          if (cost.time > Ns{}) cost.time += node;
-        }
-      }
-    }
-  }
-  return Ns{run_engine(run, costs).step()};
-}
-
 void print_ops(const Plan& plan, const Linear& linear, const std::vector<StandInWork>& work, const Measured& measured) {
   // `work` is empty for real kernels: nothing was given.
   fmt::print("  {:<8} {:>6} {:>12} {:>12} {:>12}\n", "op", "count", "given us", "median us", "p90 us");
@@ -184,7 +178,7 @@ void print_ops(const Plan& plan, const Linear& linear, const std::vector<StandIn
     for (std::size_t i = 0; i < linear.ops.size(); ++i) {
       if (linear.ops[i].op != op) continue;
       given.push_back(work.empty() ? Ns{} : work[i].time);
-      all.insert(all.end(), measured.ops[i].begin(), measured.ops[i].end());
+      all.insert(all.end(), measured.ops.lengths()[i].begin(), measured.ops.lengths()[i].end());
     }
     if (all.empty()) continue;
     const Spread s = runtime::spread_of(all);
@@ -227,7 +221,12 @@ std::size_t report(Session& session, HostGroup& group, RankReplay& replay, const
   for (const RankTimes& rank : ranks) residual = std::max(residual, rank.residual_ns);
   options.rank_slack = options.lane_slack + Ns{residual};
   const auto findings = check_order(plan, trace, options);
-  const Ns predicted = costs != nullptr ? predict(plan, *costs, graph, measured.gaps, replay.launch_cost()) : Ns{};
+  PredictedStep prediction;
+  if (costs != nullptr) {
+    prediction = predict_step(plan, *costs, replay.plan_rank(), graph, measured.gaps, replay.launch_cost(),
+                              replay.linear(), measured.ops.lengths());
+  }
+  const Ns predicted = prediction.step;
   const Ns median = runtime::spread_of(measured.steps).median;
   const double error = predicted.count() == 0 ? 0
                                               : 100.0 * static_cast<double>(median.count() - predicted.count()) /
@@ -254,8 +253,11 @@ std::size_t report(Session& session, HostGroup& group, RankReplay& replay, const
       plan, replay.linear(),
       session.work.empty() ? std::vector<StandInWork>{} : session.work[static_cast<std::size_t>(replay.plan_rank())],
       measured);
-  if (mode == TraceMode::Full && session.tracer != nullptr)
-    fmt::print("  CUPTI records of no op: {}\n", session.tracer->unclaimed());
+  if (costs != nullptr) print_layer(plan, replay.linear(), prediction, measured.ops.medians());
+  if (mode == TraceMode::Full && session.tracer != nullptr) {
+    for (const auto& [name, count] : session.tracer->unclaimed())
+      fmt::print("  CUPTI records of no op: {} x {}\n", count, name);
+  }
 
   Json json = Json::object();
   json.set("way", way);
@@ -349,7 +351,9 @@ std::size_t replay_rank(Session& session, HostGroup& group, int gpu, bool leads_
   } else {
     runtime::start_gpu(gpu);
     if (group.size() > 1) comm = runtime::NcclComm::create(group);
-    source = runtime::moe_source(comm ? &comm : nullptr, {});
+    runtime::MoeOptions real;
+    real.wires = session.wires;
+    source = runtime::moe_source(comm ? &comm : nullptr, real);
   }
   RankReplay replay(group, plan, plan_rank, source, session.guard, options);
   const Live live(session, rank, &replay);
@@ -396,7 +400,11 @@ int run_replay(const ReplayCommand& command) {
     throw InputError("asked for " + std::to_string(ranks) + " GPUs, this machine has " + std::to_string(gpus.size()));
   if (command.iterations < 1) throw InputError("--iters must be at least 1");
 
-  Session session{plan, command, {}, runtime::HangGuard(Ns{command.deadline_s * 1'000'000'000}), {}, {}, {}};
+  Session session{plan, command, {}, {}, runtime::HangGuard(Ns{command.deadline_s * 1'000'000'000}), {}, {}, {}};
+  if (!command.fabric.empty()) {
+    if (ranks == plan.world.ranks) throw InputError("--fabric: all the plan's ranks are here, wires are real");
+    session.wires = emulated_wires(plan, gpus[0].name, command.fabric);
+  }
   bool host_blocks = false;
   for (int rank = 0; rank < ranks; ++rank) {
     if (costs) session.work.push_back(stand_ins(plan, *costs, rank, gpus[0].sms));
