@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Sums up a `meson test` run: test cases of doctest programs, whole programs of the others. Reasons of skipped ones
-first, `N passed, N failed, N skipped` last. Exit 1 when anything failed."""
+"""Sums up a `meson test` run, and programs run besides: test cases of doctest programs, whole programs of the others.
+Reasons of skipped ones first, `N passed, N failed, N skipped` last. Exit 1 when anything failed.
+
+  test_summary.py TESTLOG [NAME STATUS OUTPUT]..."""
 import json
 import re
 import sys
@@ -8,10 +10,19 @@ import sys
 CASES = re.compile(r"test cases:\s*(\d+)\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed\s*\|\s*(\d+) skipped")
 
 
+def results(args):
+    """Every test as meson logs it; a program run besides by its exit status and what it printed."""
+    for line in open(args[0]):
+        yield json.loads(line)
+    for name, status, output in zip(args[1::3], args[2::3], args[3::3]):
+        with open(output, errors="replace") as file:
+            yield {"name": name, "result": "OK" if status == "0" else "FAIL with exit status " + status,
+                   "stdout": file.read()}
+
+
 def main():
     passed = failed = skipped = 0
-    for line in open(sys.argv[1]):
-        test = json.loads(line)
+    for test in results(sys.argv[1:]):
         out = test.get("stdout", "") or ""
         cases = CASES.findall(re.sub(r"\x1b\[[0-9;]*m", "", out))
         if test["result"] == "SKIP":
