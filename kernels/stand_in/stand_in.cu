@@ -33,9 +33,11 @@ __device__ __forceinline__ void store_release(std::uint64_t* p, std::uint64_t v)
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// A mailbox: the step's number, then a word for each [rank][call]: in its upper bits the step in which that rank's part
-// was told, below them when it is done, on that rank's clock. One store tells both, and none has to come before another.
+// A mailbox: the step's number (and when it began, and the last step in which a rank was given up), then a word for
+// each [rank][call]: in its upper bits the step in which that rank's part was told, below them when it is done, on that
+// rank's clock. One store tells both, and none has to come before another.
 constexpr std::size_t kHeaderBytes = 256;
+constexpr std::size_t kGivenUpOffset = 16;
 constexpr int kTimeBits = 40;  // 18 minutes; a clock reading is far closer than that to the time it is compared with
 constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << kTimeBits) - 1;
 
@@ -66,14 +68,17 @@ __device__ void tell_ranks(const StandInArgs& a, std::uint32_t step, std::uint64
 }
 
 /// Waits for every rank's part of the call; when the last one's is done, on this GPU's clock. A rank that does not
-/// come before the deadline is noted and no longer waited for: a stand-in never hangs.
+/// come before the deadline is noted and no longer waited for, in this launch or in another of the step: a stand-in
+/// never hangs, and a step whose peer is gone ends within one deadline.
 __device__ std::uint64_t wait_ranks(const StandInArgs& a, std::uint32_t step) {
   const std::uint64_t give_up = global_time() + a.deadline_ns;
+  auto* given_up = reinterpret_cast<volatile std::uint32_t*>(a.mailbox + kGivenUpOffset);
   std::uint64_t last = 0;
   for (int source = 0; source < a.ranks; ++source) {
     std::uint64_t word = load_acquire(word_of(a, a.mailbox, source));
     while (!is_told(word, step)) {
-      if (global_time() > give_up) {
+      if (*given_up == step || global_time() > give_up) {
+        *given_up = step;
         a.stamp->missing = static_cast<std::uint32_t>(source) + 1;
         return last;
       }
@@ -100,8 +105,7 @@ __device__ BlockClock start_clock(std::uint32_t cycles_per_1024_ns) {
 
 __device__ std::uint64_t now_on(const BlockClock& clock) {
   if (clock.cycles_per_1024_ns == 0) return global_time();
-  return clock.begin_ns +
-         static_cast<std::uint64_t>(clock64() - clock.begin_cycles) * 1024 / clock.cycles_per_1024_ns;
+  return clock.begin_ns + static_cast<std::uint64_t>(clock64() - clock.begin_cycles) * 1024 / clock.cycles_per_1024_ns;
 }
 
 /// Holds until this GPU's clock shows `until`, at most a deadline longer than the wire itself.

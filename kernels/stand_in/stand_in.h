@@ -27,7 +27,8 @@ struct OpStamp {
 };
 
 /// A rank's mailbox, in memory that all ranks can write: the step's number, and for each (source rank, call) when that
-/// rank's part is done and in which step. Step numbers only grow, so that a graph can be replayed without clearing them.
+/// rank's part is done and in which step. Step numbers only grow, so that a graph can be replayed without clearing
+/// them.
 struct Mailbox {
   std::byte* base = nullptr;
   int ranks = 1;
