@@ -67,6 +67,11 @@ class InProcessGroup::Member final : public HostGroup {
     throw NcclError(missing());
   }
 
+  void limit(Ns deadline) override {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->deadline = deadline;
+  }
+
   void abort() noexcept override {
     const std::lock_guard lock(shared_->mutex);
     shared_->aborted = true;

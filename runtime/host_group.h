@@ -13,7 +13,8 @@
 
 namespace dbo::runtime {
 
-/// One rank's membership. Every call but `abort` is collective: all ranks make the same calls in the same order.
+/// One rank's membership. Every call but `limit` and `abort` is collective: all ranks make the same calls in the same
+/// order.
 class HostGroup {
  public:
   HostGroup() = default;
@@ -27,6 +28,9 @@ class HostGroup {
   virtual std::vector<std::string> gather(const std::string& mine) = 0;
   /// Returns once every rank has come. Throws as `gather`.
   virtual void barrier() { gather({}); }
+  /// From here on a rank that does not come within `deadline` is an error. The longest that a rank may take beside the
+  /// others is what set-up takes; steps are short.
+  virtual void limit(Ns deadline) = 0;
   /// Releases every rank that waits here, now and later. From any thread.
   virtual void abort() noexcept = 0;
 };

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 
 #include "runtime/ring.h"
 #include "sim/base/error.h"
@@ -21,6 +23,18 @@ class MpiGroup final : public HostGroup {
  public:
   explicit MpiGroup(const MpiPlugin& plugin) : plugin_(plugin) { check_mpi(plugin_.start(&rank_, &size_), "start"); }
 
+  ~MpiGroup() override {
+    // With a rank gone, or on the way out with an error, the end would never come: MPI then ends all that is left.
+    if (aborted_) return;
+    if (std::uncaught_exceptions() > exceptions_) {
+      abort();
+    } else {
+      (void)plugin_.finish();
+    }
+  }
+  MpiGroup(const MpiGroup&) = delete;
+  MpiGroup& operator=(const MpiGroup&) = delete;
+
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
@@ -29,16 +43,18 @@ class MpiGroup final : public HostGroup {
     const auto ranks = static_cast<std::size_t>(size_);
     const std::uint64_t length = mine.size();
     std::vector<std::uint64_t> lengths(ranks);
-    check_mpi(plugin_.gather(&length, lengths.data(), sizeof length), "gather");
+    exchange(&length, lengths.data(), sizeof length);
     const std::uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
     std::vector<std::string> texts(ranks);
     if (longest == 0) return texts;
     std::vector<char> padded(longest), all(longest * ranks);
     std::memcpy(padded.data(), mine.data(), mine.size());
-    check_mpi(plugin_.gather(padded.data(), all.data(), static_cast<long>(longest)), "gather");
+    exchange(padded.data(), all.data(), longest);
     for (std::size_t rank = 0; rank < ranks; ++rank) texts[rank].assign(all.data() + rank * longest, lengths[rank]);
     return texts;
   }
+
+  void limit(Ns deadline) override { deadline_ = deadline; }
 
   // MPI has no way to leave a collective alone: the launcher ends the others.
   void abort() noexcept override {
@@ -46,8 +62,20 @@ class MpiGroup final : public HostGroup {
   }
 
  private:
+  void exchange(const void* mine, void* all, std::size_t bytes) {
+    const auto limit_ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_).count();
+    const int code = plugin_.gather(mine, all, static_cast<long>(bytes), static_cast<long>(limit_ms));
+    if (code == -1) {
+      throw NcclError("rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
+                      " waits at a host barrier over MPI; a rank has not come for " + std::to_string(limit_ms) + " ms");
+    }
+    check_mpi(code, "gather");
+  }
+
   MpiPlugin plugin_;
+  Ns deadline_ = kHostDeadline;
   int rank_ = 0, size_ = 1;
+  const int exceptions_ = std::uncaught_exceptions();
   std::atomic<bool> aborted_{false};
 };
 

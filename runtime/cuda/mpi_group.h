@@ -16,10 +16,13 @@ std::unique_ptr<HostGroup> open_mpi_group();
 /// code.
 struct MpiPlugin {
   int (*start)(int* rank, int* size);
-  int (*gather)(const void* mine, void* all, long bytes);  ///< all-gather of equal sizes
+  /// All-gather of equal sizes. -1: a rank has not come for `limit_ms`; the exchange is still under way then, and no
+  /// other may begin.
+  int (*gather)(const void* mine, void* all, long bytes, long limit_ms);
   int (*abort)();
+  int (*finish)();  ///< all ranks; a launcher takes a process that leaves without it for a crash
 };
 using MpiPluginEntry = MpiPlugin (*)();
-inline constexpr char kMpiPluginEntry[] = "dbo_mpi_plugin_1";
+inline constexpr char kMpiPluginEntry[] = "dbo_mpi_plugin_2";
 
 }  // namespace dbo::runtime

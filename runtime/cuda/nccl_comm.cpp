@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "kernels/a2a/nccl_exchange.h"
 #include "runtime/cuda/check.h"
@@ -17,6 +18,12 @@
 #include "sim/base/error.h"
 
 namespace dbo::runtime {
+namespace {
+
+// What aborting a communicator gets on a GPU that may never answer.
+constexpr Ns kAbortTime{5'000'000'000};
+
+}  // namespace
 
 NcclComm NcclComm::create(HostGroup& group) {
   check_nccl_version();
@@ -62,6 +69,24 @@ void NcclComm::abort() noexcept {
   comm_ = nullptr;
 }
 
+bool NcclComm::abort_within(Ns limit) {
+  const ncclComm_t comm = std::exchange(comm_, nullptr);
+  if (comm == nullptr) return true;
+  const auto done = std::make_shared<std::atomic<bool>>(false);
+  int gpu = 0;
+  (void)cudaGetDevice(&gpu);
+  std::thread([comm, done, gpu] {
+    (void)cudaSetDevice(gpu);
+    (void)ncclCommAbort(comm);
+    *done = true;
+  }).detach();
+  const auto give_up = std::chrono::steady_clock::now() + limit;
+  while (!*done && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return *done;
+}
+
 void NcclComm::reset() {
   if (comm_ != nullptr) (void)ncclCommDestroy(comm_);
   comm_ = nullptr;
@@ -84,10 +109,18 @@ void NcclHostGroup::exchange(const std::byte* mine, std::byte* all, std::size_t 
     const cudaError_t code = cudaStreamQuery(stream);
     if (code == cudaSuccess) break;
     if (code != cudaErrorNotReady) DBO_CUDA_CHECK(code);
-    comm_.check_async();
-    if (aborted_) throw Stopped{};
-    if (std::chrono::steady_clock::now() > give_up) {
-      throw NcclError("rank " + std::to_string(rank()) + " waits at a host barrier over NCCL and a rank does not come");
+    try {
+      comm_.check_async();
+      if (aborted_) throw Stopped{};
+      if (std::chrono::steady_clock::now() > give_up) {
+        throw NcclError("rank " + std::to_string(rank()) + " of " + std::to_string(size()) +
+                        " waits at a host barrier over NCCL; a rank has not come for " +
+                        std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(deadline_).count()) +
+                        " ms");
+      }
+    } catch (...) {
+      (void)comm_.abort_within(kAbortTime);
+      throw;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }

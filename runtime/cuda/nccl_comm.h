@@ -39,6 +39,8 @@ class NcclComm {
   void check_async() const;
   /// Ends what the GPU waits for. May block when the GPU is dead: call it from a thread that may be left behind.
   void abort() noexcept;
+  /// The same from such a thread, which gets `limit`; returns whether it came to its end.
+  bool abort_within(Ns limit);
 
  private:
   void reset();
@@ -52,7 +54,8 @@ class NcclComm {
   int rank_ = 0, size_ = 1;
 };
 
-/// Processes that only share NCCL: texts travel as all-gathers of small device buffers.
+/// Processes that only share NCCL: texts travel as all-gathers of small device buffers. When a rank does not come the
+/// communicator is aborted before the exception leaves, so that destructors do not wait for its kernels.
 class NcclHostGroup final : public HostGroup {
  public:
   /// The communicator must outlive the group.
@@ -62,6 +65,7 @@ class NcclHostGroup final : public HostGroup {
   int size() const override { return comm_.size(); }
   std::vector<std::string> gather(const std::string& mine) override;
   void abort() noexcept override { aborted_ = true; }
+  void limit(Ns deadline) override { deadline_ = deadline; }
 
  private:
   void exchange(const std::byte* mine, std::byte* all, std::size_t bytes);
