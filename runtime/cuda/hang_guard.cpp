@@ -22,7 +22,7 @@ HangGuard::HangGuard(Ns deadline)
       watchdog_(
           deadline, [this] { return probe(); },
           [this] {
-            fail("no progress for " +
+            fail("hang: no progress for " +
                  std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(deadline_).count()) + " ms");
           }) {}
 
@@ -54,7 +54,7 @@ std::uint64_t HangGuard::probe() {
 }
 
 void HangGuard::fail(const std::string& why) {
-  std::fprintf(stderr, "dbo-gpu: hang: %s\n", why.c_str());
+  std::fprintf(stderr, "dbo-gpu: %s\n", why.c_str());
   std::vector<std::shared_ptr<Rank>> ranks;
   {
     const std::lock_guard lock(mutex_);

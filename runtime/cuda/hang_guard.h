@@ -43,7 +43,7 @@ class HangGuard {
     HangGuard& guard_;
   };
 
-  /// Ends the process as above, now.
+  /// Ends the process as above, now, and says `why`.
   [[noreturn]] void fail(const std::string& why);
 
  private:

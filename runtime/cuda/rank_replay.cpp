@@ -31,6 +31,7 @@ RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const 
   const int plan_class = plan.class_of(plan_rank);
   linear_ = linearise(plan, plan_class);
   start_gpu(options.gpu);
+  DBO_CUDA_CHECK(cudaDeviceGetAttribute(&gpu_sms_, cudaDevAttrMultiProcessorCount, options.gpu));
   const Versions v = versions();
   check_agreement(group, {{"plan hash", plan_hash(plan)},
                           {"CUDA driver version", version_text(v.driver)},
@@ -59,7 +60,7 @@ RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const 
   step_end_ = Event::create(true);
   watch_ = guard.watch({.progress = [this] { return device_->progress_sum(); },
                         .report = [this] { return device_->report(); },
-                        .abort = {}});
+                        .abort = options.abort});
   run_eager();
   has_stamps_ = !source_->times().empty();
   measure_launch();
@@ -172,9 +173,16 @@ RankTimes RankReplay::light_times() const {
   return with_clock(on_gpu_clock(light_->times()));
 }
 
+int RankReplay::lane_sms(LaneId lane) const {
+  if (partition_.comm_sms() == 0) return gpu_sms_;
+  return lane == kCommLane ? partition_.comm_sms() : partition_.compute_sms();
+}
+
 RankTimes RankReplay::full_times(CuptiTracer& tracer) const {
   group_.barrier();
-  return with_clock(on_gpu_clock(tracer.times(group_.rank())));
+  std::vector<OpTime> times = on_gpu_clock(tracer.times(group_.rank()));
+  for (std::size_t i = 0; i < times.size(); ++i) times[i].sms = std::min(times[i].sms, lane_sms(linear_.ops[i].lane));
+  return with_clock(std::move(times));
 }
 
 Ns RankReplay::event_time() const {

@@ -30,6 +30,8 @@ struct ReplayOptions {
   Ns deadline{5'000'000'000};
   /// As of CudaDeviceOptions: off where time is measured of kernels that do not write their progress themselves.
   bool write_progress = true;
+  /// What else has to be ended when the hang guard ends the process (communicators); at most a few seconds.
+  std::function<void()> abort;
 };
 
 /// What a source of launches is made from: this rank's place among the others. All references live as long as the rank.
@@ -77,7 +79,8 @@ class RankReplay {
   /// Of the last step.
   RankTimes stamp_times() const;
   RankTimes light_times() const;
-  /// Collective. Times of CUPTI, shifted onto the GPU's own clock by the stamps of the same step.
+  /// Collective. Times of CUPTI, shifted onto the GPU's own clock by the stamps of the same step. `sms`: at most; an
+  /// op's largest grid, or all SMs its lane may use when that is less.
   RankTimes full_times(CuptiTracer& tracer) const;
   /// From the first launch on `compute` to the end of the step, by events; only of steps run by `run_eager` and
   /// `run_graph`.
@@ -102,12 +105,14 @@ class RankReplay {
  private:
   void measure_launch();
   RankTimes with_clock(std::vector<OpTime> ops) const;
+  int lane_sms(LaneId lane) const;
   std::vector<OpTime> on_gpu_clock(std::vector<OpTime> times) const;
 
   HostGroup& group_;
   const Plan& plan_;
   int plan_rank_;
   Linear linear_;
+  int gpu_sms_ = 0;
   Placement placement_;
   std::vector<ClockOffset> clocks_;
   SmPartition partition_;
