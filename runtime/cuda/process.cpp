@@ -11,10 +11,10 @@
 
 namespace dbo::runtime {
 
-void prepare_process(const ProcessOptions& options) {
+void prepare_process() {
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  if (!options.multicast) setenv("NCCL_NVLS_ENABLE", "0", 1);
+  setenv("NCCL_NVLS_ENABLE", "0", 0);
 }
 
 std::string gpu_problem() {

@@ -7,15 +7,12 @@
 
 namespace dbo::runtime {
 
-struct ProcessOptions {
-  bool multicast = false;  ///< let NCCL use NVLink multicast; off unless the user asks for it
-};
-
 /// Sets what CUDA and NCCL read from the environment once, at their start: modules are loaded eagerly (a lazy load
 /// waits for all running kernels, and one of them may wait for the kernel being loaded), every stream gets a hardware
-/// queue, and multicast is off. Must be called first in `main`, before any CUDA call or thread; the user's own settings
-/// win, but for multicast. Repeated calls do nothing.
-void prepare_process(const ProcessOptions& options = {});
+/// queue, and NCCL uses no NVLink multicast (a crash inside it can leave a switch unusable for the whole machine). Must
+/// be called first in `main`, before any CUDA call or thread. The user's own settings win: NCCL_NVLS_ENABLE=1 asks for
+/// multicast. Repeated calls do nothing.
+void prepare_process();
 
 struct GpuInfo {
   int index = 0;
