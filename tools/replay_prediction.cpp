@@ -95,7 +95,14 @@ PredictedStep predict_step(const Plan& plan, CostTable costs, int rank, bool gra
   EngineOptions options;
   options.record = {fold_ranks(run, costs).group_of_rank[static_cast<std::size_t>(rank)]};
   const EngineResult result = run_engine(run, costs, options);
-  return {Ns{result.step()}, result.times.at(0)};
+  const std::vector<OpTimes>& times = result.times.at(0);
+  // As it is measured: from the first op's begin, which eagerly comes a launch after the host's, to the last one's end.
+  std::int64_t begin = INT64_MAX, end = 0;
+  for (const OpTimes& op : times) {
+    begin = std::min(begin, op.start);
+    end = std::max(end, op.end);
+  }
+  return {Ns{times.empty() ? 0 : end - begin}, times};
 }
 
 void print_layer(const Plan& plan, const Linear& linear, const PredictedStep& predicted,
@@ -105,9 +112,8 @@ void print_layer(const Plan& plan, const Linear& linear, const PredictedStep& pr
   for (std::uint32_t i = 0; i < linear.ops.size(); ++i)
     if (linear.ops[i].layer == layer && measured[i].ran) ops.push_back(i);
   if (ops.empty() || predicted.ops.size() != measured.size()) return;
-  std::stable_sort(ops.begin(), ops.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return predicted.ops[a].start < predicted.ops[b].start;
-  });
+  std::stable_sort(ops.begin(), ops.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return predicted.ops[a].start < predicted.ops[b].start; });
   const std::vector<std::uint32_t> before = ops_before(linear);
   const std::int64_t zero_predicted = predicted.ops[ops[0]].start, zero_measured = measured[ops[0]].begin;
   fmt::print("  layer {}, us from the begin of its first op: gap before, begin, wait, length; predicted | measured\n",
@@ -126,9 +132,9 @@ void print_layer(const Plan& plan, const Linear& linear, const PredictedStep& pr
     sums[op.lane][0] += (m.end - m.ready) - (p.end - p.ready);
     sums[op.lane][1] += (m.ready - m.begin) - (p.ready - p.begin);
     sums[op.lane][2] += gap_m - gap_p;
-    fmt::print("    {:<8} u{} {:<8} {:>8} {:>9} {:>8} {:>8} | {:>8} {:>9} {:>8} {:>8}  late {:>7}\n", def.name, op.ubatch,
-               plan.lanes[op.lane], us(gap_p), us(p.begin - zero_predicted), us(p.ready - p.begin), us(p.end - p.ready),
-               us(gap_m), us(m.begin - zero_measured), us(m.ready - m.begin), us(m.end - m.ready),
+    fmt::print("    {:<8} u{} {:<8} {:>8} {:>9} {:>8} {:>8} | {:>8} {:>9} {:>8} {:>8}  late {:>7}\n", def.name,
+               op.ubatch, plan.lanes[op.lane], us(gap_p), us(p.begin - zero_predicted), us(p.ready - p.begin),
+               us(p.end - p.ready), us(gap_m), us(m.begin - zero_measured), us(m.ready - m.begin), us(m.end - m.ready),
                us((m.begin - zero_measured) - (p.begin - zero_predicted)));
   }
   for (std::size_t lane = 0; lane < sums.size(); ++lane)
