@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -328,6 +330,7 @@ void print_setup(const Session& session, const RankReplay& replay) {
     fmt::print("# clock of rank {}: {:+} ns, residual {} ns\n", r, replay.clocks()[r].offset_ns,
                replay.clocks()[r].residual_ns);
   if (const auto* real = dynamic_cast<const runtime::MoeTable*>(&replay.source())) fmt::print("# {}\n", real->how());
+  std::fflush(stdout);
 }
 
 /// Eager, graph and repeats of one plan must give the same bits; returns the number of ranks on which they did not.
