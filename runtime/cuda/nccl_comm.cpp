@@ -11,7 +11,7 @@
 
 #include "kernels/a2a/nccl_exchange.h"
 #include "runtime/cuda/check.h"
-#include "runtime/cuda/mpi_group.h"
+#include "runtime/mpi_group.h"
 #include "runtime/cuda/peer_memory.h"
 #include "runtime/cuda/process.h"
 #include "runtime/ring.h"

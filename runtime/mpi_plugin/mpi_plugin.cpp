@@ -1,4 +1,4 @@
-// The plug-in behind runtime/cuda/mpi_group.h: the only file that includes MPI.
+// The plug-in behind runtime/mpi_group.h: the only file that includes MPI.
 // The C++ bindings, which MPI has dropped, do not compile without warnings.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "runtime/cuda/mpi_group.h"
+#include "runtime/mpi_group.h"
 
 namespace {
 

@@ -8,8 +8,8 @@
 
 namespace dbo::runtime {
 
-/// The group of MPI_COMM_WORLD through `libdbo_mpi.so` beside the program or in the library path; nullptr when there is
-/// no such library. Initialises MPI if nobody has.
+/// The group of MPI_COMM_WORLD through `libdbo_mpi.so`, which lies in the library path, beside the program, in `../lib`
+/// seen from it, or where a build leaves it; nullptr when there is none. Initialises MPI if nobody has.
 std::unique_ptr<HostGroup> open_mpi_group();
 
 /// What the plug-in exports as C functions, so that no MPI type crosses the boundary. All return 0 or an MPI error

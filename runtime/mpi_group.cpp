@@ -1,4 +1,4 @@
-#include "runtime/cuda/mpi_group.h"
+#include "runtime/mpi_group.h"
 
 #include <dlfcn.h>
 
@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <system_error>
 
 #include "runtime/ring.h"
 #include "sim/base/error.h"
@@ -79,11 +81,21 @@ class MpiGroup final : public HostGroup {
   std::atomic<bool> aborted_{false};
 };
 
+std::string program_folder() {
+  std::error_code none;
+  return std::filesystem::read_symlink("/proc/self/exe", none).parent_path().string();
+}
+
 }  // namespace
 
 std::unique_ptr<HostGroup> open_mpi_group() {
+  const std::string folder = program_folder();
+  void* library = nullptr;
   // Never closed: MPI must not be unloaded while it runs.
-  void* library = dlopen("libdbo_mpi.so", RTLD_NOW | RTLD_GLOBAL);
+  for (const std::string& place :
+       {std::string(), folder + "/", folder + "/../lib/", folder + "/../runtime/mpi_plugin/"}) {
+    if (library == nullptr) library = dlopen((place + "libdbo_mpi.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
+  }
   if (library == nullptr) return nullptr;
   const auto entry = reinterpret_cast<MpiPluginEntry>(dlsym(library, kMpiPluginEntry));
   if (entry == nullptr) throw InputError("libdbo_mpi.so is of another release than this program");
