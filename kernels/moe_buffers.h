@@ -11,6 +11,10 @@ enum class ElementType : std::uint8_t { Bf16, Fp8E4m3 };
 
 /// Elements that share one fp32 scale in fp8 payloads (the block size of DeepSeek-V3's quantisation).
 inline constexpr int kScaleBlock = 128;
+/// A block with largest magnitude a (at least kMinAmax, so that zeros divide) is stored as q = e4m3(x * (448 / a)), round
+/// to nearest even, with scale = a / 448; x is about q * scale.
+inline constexpr float kFp8Max = 448.0f;
+inline constexpr float kMinAmax = 1e-4f;
 
 /// Dimensions every rank of one all-to-all shares. Counts are per rank unless the name says otherwise.
 struct MoeDims {

@@ -54,7 +54,7 @@ struct ScatterTuning {
 enum class ScatterTime : int { Entered, Routed, Moved, Ended };
 inline constexpr int kScatterTimes = 4;
 
-/// tokens.rows is bf16; with an fp8 layout dispatch quantises (call.h). The experts of a token are distinct.
+/// tokens.rows is bf16; with an fp8 layout dispatch quantises (kernels/moe_buffers.h). The experts of a token are distinct.
 struct DispatchArgs {
   A2aCall call;
   TokenView tokens;
@@ -113,10 +113,5 @@ struct ExpertRanks {
     return static_cast<int>((static_cast<std::uint64_t>(static_cast<std::uint32_t>(expert)) * magic) >> 32);
   }
 };
-
-/// fp8 payload: a block of kScaleBlock elements with largest magnitude a (at least kMinAmax, so that zeros divide) is
-/// stored as q = e4m3(x * (448 / a)), round to nearest even, with scale = a / 448; x is about q * scale.
-inline constexpr float kFp8Max = 448.0f;
-inline constexpr float kMinAmax = 1e-4f;
 
 }  // namespace dbo::kernels

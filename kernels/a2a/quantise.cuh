@@ -1,4 +1,4 @@
-// bf16 rows to fp8 with one scale per 128 elements (call.h has the formula), a warp at a time.
+// bf16 rows to fp8 with one scale per 128 elements (kernels/moe_buffers.h has the formula), a warp at a time.
 #pragma once
 
 #include "kernels/a2a/device.cuh"

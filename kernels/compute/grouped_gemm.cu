@@ -1,34 +1,66 @@
 #include "kernels/compute/grouped_gemm.h"
 
 #include "kernels/compute/grouped_gemm.cuh"
+#include "kernels/compute/grouped_tiles.h"
 #include "kernels/compute/grouped_tokens.h"
 
 namespace dbo::kernels {
 
+namespace {
+
+TensorMapElement element_of(ElementType type) {
+  return type == ElementType::Bf16 ? TensorMapElement::Bf16 : TensorMapElement::Byte;
+}
+int bytes_of(ElementType type) {
+  return type == ElementType::Bf16 ? 2 : 1;
+}
+
+}  // namespace
+
 cudaError_t make_grouped_a_map(const TensorMapEncoder& encoder, const void* a, std::int64_t max_rows, int k,
-                               TensorMap& map) {
-  return encode_matrix_map(encoder, a, max_rows, k, std::int64_t{k} * 2, 32, map);
+                               TensorMap& map, ElementType type) {
+  return encode_matrix_map(encoder, a, max_rows, k, std::int64_t{k} * bytes_of(type), 32, map, element_of(type));
 }
 
 cudaError_t make_grouped_w_map(const TensorMapEncoder& encoder, const void* w, int experts, int n, int k,
-                               TensorMap& map) {
-  return encode_matrix_map(encoder, w, std::int64_t{experts} * n, k, std::int64_t{k} * 2, 128, map);
+                               TensorMap& map, ElementType type) {
+  // Half a tile of Tokens, of Columns, and of the e4m3 kernel.
+  const int box = type == ElementType::Bf16 ? kTokenTileRows / 2 : kTokenTileRowsFp8 / 2;
+  return encode_matrix_map(encoder, w, std::int64_t{experts} * n, k, std::int64_t{k} * bytes_of(type), box, map,
+                           element_of(type));
+}
+
+cudaError_t make_grouped_scale_map(const TensorMapEncoder& encoder, const float* scales, std::int64_t max_rows, int k,
+                                   TensorMap& map) {
+  const std::int64_t stride = grouped_scale_stride(max_rows);
+  TensorMapShape shape;
+  shape.element = TensorMapElement::Float;
+  shape.base = scales;
+  shape.rank = 2;
+  shape.size[0] = static_cast<std::uint64_t>(stride);
+  shape.size[1] = static_cast<std::uint64_t>((k + kScaleBlock - 1) / kScaleBlock);
+  shape.stride_bytes[0] = static_cast<std::uint64_t>(stride) * sizeof(float);
+  shape.box[0] = kTokenTileMost;
+  shape.box[1] = 1;
+  return encode_tensor_map(encoder, shape, map);
 }
 
 cudaError_t prepare_grouped_gemm() {
-  for (const cudaError_t status : {grouped::prepare<false>(), grouped::prepare<true>(), grouped_tokens::prepare()}) {
+  for (const cudaError_t status :
+       {grouped::prepare<false>(), grouped::prepare<true>(), grouped_tokens::prepare(), grouped_fp8::prepare()}) {
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;
 }
 
 cudaError_t launch_grouped_gemm(const GroupedGemmArgs& args, cudaStream_t stream) {
-  const bool swiglu = args.epilogue == GroupedEpilogue::SwiGlu;
-  if (args.experts < 1 || args.experts > kMaxLocalExperts || args.sms < 1 || args.k < 8 || args.k % 8 != 0 ||
-      args.n < 8 || args.n % (swiglu ? 16 : 8) != 0 || args.c_stride % 8 != 0 || args.offset == nullptr ||
-      args.c == nullptr) {
+  const bool swiglu = args.epilogue == GroupedEpilogue::SwiGlu, fp8 = args.type == ElementType::Fp8E4m3;
+  if (args.experts < 1 || args.experts > kMaxLocalExperts || args.sms < 1 || args.k < 8 ||
+      args.k % (fp8 ? 16 : 8) != 0 || args.n < 8 || args.n % (swiglu ? 16 : 8) != 0 || args.c_stride % 8 != 0 ||
+      args.offset == nullptr || args.c == nullptr || (fp8 && args.w_scale == nullptr)) {
     return cudaErrorInvalidValue;
   }
+  if (fp8) return grouped_fp8::launch(args, stream);
   if (args.tile == GroupedTile::Tokens) return grouped_tokens::launch(args, stream);
   return swiglu ? grouped::launch<true>(args, stream) : grouped::launch<false>(args, stream);
 }

@@ -1,5 +1,7 @@
-// Grouped GEMM of the routed experts: for each expert e, C[rows of e] = A[rows of e] W[e]^T in bf16 with fp32 sums, on
-// an exact number of SMs, with row counts read on the device. Plain C++ interface.
+// Grouped GEMM of the routed experts: for each expert e, C[rows of e] = A[rows of e] W[e]^T with fp32 sums, on an exact
+// number of SMs, with row counts read on the device. Operands are bf16, or e4m3 with fp32 scales as DeepSeek-V3 has
+// them: one for 128 neighbours of a row of A, one for a block of 128 x 128 of W; products are scaled and added to the
+// sums after each 128 along K, since the tensor cores keep too few bits of longer sums. Plain C++ interface.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,10 +10,12 @@
 
 #include "kernels/compute/limits.h"
 #include "kernels/compute/tensor_map.h"
+#include "kernels/moe_buffers.h"
 
 namespace dbo::kernels {
 
-/// Kernel variants, by what the columns of their matrix products are.
+/// Kernel variants of bf16 operands, by what the columns of their matrix products are. There is one for e4m3, which is
+/// like Tokens with tiles of 128 columns of C.
 enum class GroupedTile : std::uint8_t {
   Columns,  ///< columns of C: tiles of 128 tokens x 256 columns, blocks take them in turns
   Tokens,   ///< tokens: tiles of 256 columns of C x up to 192 tokens, blocks draw them from a counter
@@ -31,28 +35,38 @@ enum class GroupedEpilogue : std::uint8_t {
 };
 
 struct GroupedGemmArgs {
+  ElementType type = ElementType::Bf16;   ///< of A and W
   TensorMap a;                            ///< [max_rows][k] by make_grouped_a_map
   TensorMap w;                            ///< [experts * n][k] by make_grouped_w_map
+  TensorMap a_scale;                      ///< e4m3: by make_grouped_scale_map
+  const float* w_scale = nullptr;         ///< e4m3: [experts][ceil(n / 128)][ceil(k / 128)]
   const std::int32_t* offset = nullptr;   ///< [experts + 1] first row of each expert in A, ascending, device memory
   const std::int32_t* row_map = nullptr;  ///< [max_rows] row of C that a row of A goes to; null: the same
   void* c = nullptr;                      ///< bf16, rows `c_stride` elements apart
   std::int64_t c_stride = 0;              ///< a multiple of 8
   int experts = 0;                        ///< 1 to kMaxLocalExperts
   int n = 0;                              ///< rows of W per expert, a multiple of 8 (of 16 for SwiGlu)
-  int k = 0;                              ///< a multiple of 8
+  int k = 0;                              ///< a multiple of 8 (of 16 for e4m3)
   int sms = 0;                            ///< blocks launched, one per SM
   GroupedTile tile = GroupedTile::Columns;
   GroupedEpilogue epilogue = GroupedEpilogue::Store;
-  std::int32_t* ticket = nullptr;  ///< [2] counters of the launch, zero before and after it (Tokens)
+  std::int32_t* ticket = nullptr;  ///< [2] counters of the launch, zero before and after it (Tokens, e4m3)
   GroupedTuning tuning = {};
   std::uint32_t* sm_ids = nullptr;  ///< [sms] gets the SM of each block; null: not recorded
 };
 
-/// Largest m a block of A's tensor map may name; rows past `max_rows` read as zero.
+/// Rows past `max_rows` read as zero.
 [[nodiscard]] cudaError_t make_grouped_a_map(const TensorMapEncoder& encoder, const void* a, std::int64_t max_rows,
-                                             int k, TensorMap& map);
+                                             int k, TensorMap& map, ElementType type = ElementType::Bf16);
 [[nodiscard]] cudaError_t make_grouped_w_map(const TensorMapEncoder& encoder, const void* w, int experts, int n, int k,
-                                             TensorMap& map);
+                                             TensorMap& map, ElementType type = ElementType::Bf16);
+/// Scales of A by block: fp32 [ceil(k / 128)][grouped_scale_stride(max_rows)].
+[[nodiscard]] cudaError_t make_grouped_scale_map(const TensorMapEncoder& encoder, const float* scales,
+                                                 std::int64_t max_rows, int k, TensorMap& map);
+/// Rows, rounded up to what the copies ask of a stride.
+constexpr std::int64_t grouped_scale_stride(std::int64_t max_rows) {
+  return (max_rows + 3) / 4 * 4;
+}
 
 /// Sets what the kernels need once per device (shared-memory limits). Call before the first launch.
 [[nodiscard]] cudaError_t prepare_grouped_gemm();

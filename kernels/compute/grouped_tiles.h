@@ -12,9 +12,9 @@
 
 namespace dbo::kernels {
 
-/// Rows of weights of a tile, and of a half tile.
-inline constexpr int kTokenTileRows = 256;
-inline constexpr int kTokenTileHalf = kTokenTileRows / 2;
+/// Rows of weights of a tile; a half tile has half of them.
+inline constexpr int kTokenTileRows = 256;     ///< bf16
+inline constexpr int kTokenTileRowsFp8 = 128;  ///< e4m3: the height of a block of weights with one scale
 /// Most tokens of a tile, and what its width is rounded up to.
 inline constexpr int kTokenTileMost = 192;
 inline constexpr int kTokenTileStep = 16;
@@ -27,7 +27,7 @@ struct TokenTile {
   int token = 0;   ///< first row of A
   int tokens = 0;  ///< 0: no tile
   int column = 0;  ///< first of the product's columns, in the expert
-  int rows = 0;    ///< of weights: kTokenTileRows or kTokenTileHalf
+  int rows = 0;    ///< of weights
   int expert = 0;
   int part = 0;  ///< of the expert's tokens; all parts read the same weights
 };
@@ -55,10 +55,10 @@ struct TokenParts {
 class TokenTiles {
  public:
   /// `offset` [experts + 1] first row of each expert; `order` [experts] experts by falling width of their parts;
-  /// `start` [experts + 1] tiles of the experts before it in that order.
+  /// `start` [experts + 1] tiles of the experts before it in that order; `rows` of weights of a tile.
   DBO_TILES_FUNCTION TokenTiles(const std::int32_t* offset, const std::uint16_t* order, const std::int32_t* start,
-                                int experts, int n, int most, int blocks)
-      : offset_(offset), order_(order), start_(start), n_(n), most_(most) {
+                                int experts, int n, int rows, int most, int blocks)
+      : offset_(offset), order_(order), start_(start), n_(n), rows_(rows), most_(most) {
     const int whole = start[experts], last = whole % blocks;
     bool halve = last > 0 && 2 * last <= blocks;
     if (last > 0 && !halve) {
@@ -70,8 +70,8 @@ class TokenTiles {
     count_ = halve ? whole + last : whole;
   }
 
-  static DBO_TILES_FUNCTION int count_of(int tokens, int n, int most) {
-    return TokenParts(tokens, most).parts * tiles_up(n, kTokenTileRows);
+  static DBO_TILES_FUNCTION int count_of(int tokens, int n, int rows, int most) {
+    return TokenParts(tokens, most).parts * tiles_up(n, rows);
   }
 
   DBO_TILES_FUNCTION int count() const { return count_; }
@@ -85,7 +85,7 @@ class TokenTiles {
     const int expert = order_[at_], local = whole - start_[at_];
     const int first = offset_[expert], tokens = offset_[expert + 1] - first;
     const TokenParts cut(tokens, most_);
-    const int row_tiles = tiles_up(n_, kTokenTileRows);
+    const int row_tiles = tiles_up(n_, rows_);
     // Parts vary fastest inside a band, so that the blocks at work at one time form a near square: each weight tile
     // leaves HBM once, and the band of tokens stays in L2.
     const int band = local / (kBand * row_tiles), in_band = local - band * kBand * row_tiles;
@@ -95,8 +95,8 @@ class TokenTiles {
     const int begin = cut.begin(tile.part), end = cut.begin(tile.part + 1);
     tile.token = first + begin;
     tile.tokens = (end < tokens ? end : tokens) - begin;
-    tile.column = in_band / band_parts * kTokenTileRows + piece * kTokenTileHalf;
-    tile.rows = half ? kTokenTileHalf : kTokenTileRows;
+    tile.rows = half ? rows_ / 2 : rows_;
+    tile.column = in_band / band_parts * rows_ + piece * tile.rows;
     tile.expert = expert;
     return tile;
   }
@@ -112,7 +112,7 @@ class TokenTiles {
   const std::int32_t* offset_;
   const std::uint16_t* order_;
   const std::int32_t* start_;
-  int n_, most_;
+  int n_, rows_, most_;
   int first_half_ = 0, count_ = 0;
   int at_ = 0;
 };

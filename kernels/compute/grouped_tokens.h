@@ -1,4 +1,4 @@
-// The variant of the grouped GEMM with tokens as columns. Only grouped_gemm.cu calls it.
+// The kernels of the grouped GEMM with tokens as columns. Only grouped_gemm.cu calls them.
 #pragma once
 
 #include "kernels/compute/grouped_gemm.h"
@@ -9,3 +9,10 @@ cudaError_t prepare();
 cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream);
 
 }  // namespace dbo::kernels::grouped_tokens
+
+namespace dbo::kernels::grouped_fp8 {
+
+cudaError_t prepare();
+cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream);
+
+}  // namespace dbo::kernels::grouped_fp8

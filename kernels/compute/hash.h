@@ -11,6 +11,12 @@
 
 namespace dbo::kernels {
 
+/// What random numbers are stored as.
+enum class NumberType : std::uint8_t { Bf16, Float, E4m3 };
+constexpr int number_bytes(NumberType type) {
+  return type == NumberType::Float ? 4 : type == NumberType::Bf16 ? 2 : 1;
+}
+
 /// A 64-bit mix of seed and index (the finaliser of SplitMix64, twice).
 DBO_HOST_DEVICE constexpr std::uint64_t mix(std::uint64_t seed, std::uint64_t index) {
   std::uint64_t z = seed + (index + 1) * 0x9e3779b97f4a7c15ull;

@@ -33,7 +33,7 @@ class Builder {
     if (place.count == 0) return;
     place.offset_bytes = used_;
     layout_.place[static_cast<std::size_t>(t)] = place;
-    used_ += (place.count * (place.is_float ? 4 : 2) + 255) / 256 * 256;
+    used_ += (place.count * number_bytes(place.type) + 255) / 256 * 256;
     layout_.bytes = (used_ + kMiB - 1) / kMiB * kMiB;
   }
 
@@ -124,7 +124,8 @@ WeightLayout weight_layout(const LayerDims& d, WeightSet set) {
     case WeightSet::MoeLayer:
       add_attention(d, b);
       b.matrix(Tensor::Gate, d.moe.routed_experts, d.hidden);
-      if (d.router_bias) b.add(Tensor::GateBias, {.count = d.moe.routed_experts, .is_float = true, .scale = 0.01f});
+      if (d.router_bias)
+        b.add(Tensor::GateBias, {.count = d.moe.routed_experts, .type = NumberType::Float, .scale = 0.01f});
       b.matrix(Tensor::ExpertUp, std::int64_t{2} * d.moe.intermediate, d.hidden, d.experts_per_rank);
       b.matrix(Tensor::ExpertDown, d.hidden, d.moe.intermediate, d.experts_per_rank);
       if (d.moe.shared_intermediate > 0) {

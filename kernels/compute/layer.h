@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/compute/hash.h"
 #include "kernels/moe_buffers.h"
 #include "sim/base/model_shape.h"
 
@@ -57,7 +58,7 @@ struct TensorPlace {
   std::int64_t count = 0;       ///< elements; 0: the set has no such tensor
   std::int64_t per_expert = 0;  ///< elements of one expert, 0: not per expert
   std::int64_t offset_bytes = 0;
-  bool is_float = false;
+  NumberType type = NumberType::Bf16;
   float scale = 0, offset = 0;  ///< random values: offset + scale * uniform; keeps activations near 1
 };
 

@@ -563,8 +563,8 @@ cudaError_t launch_fill_weights(const WeightLayout& layout, void* base, std::uin
     for (std::int64_t done = 0; done < place.count; done += each) {
       issue.then([&] {
         FillArgs f;
-        f.out = static_cast<unsigned char*>(base) + place.offset_bytes + done * (place.is_float ? 4 : 2);
-        f.is_float = place.is_float;
+        f.out = static_cast<unsigned char*>(base) + place.offset_bytes + done * number_bytes(place.type);
+        f.type = place.type;
         f.count = each;
         f.seed = tensor_seed(seed, static_cast<Tensor>(t),
                              place.per_expert > 0 ? first_expert + static_cast<int>(done / each) : 0);

@@ -1,5 +1,7 @@
 #include "kernels/compute/pointwise.h"
 
+#include <cuda_fp8.h>
+
 #include "kernels/compute/attention.h"
 #include "kernels/compute/hash.h"
 #include "kernels/compute/vector8.cuh"
@@ -214,10 +216,12 @@ __global__ void __launch_bounds__(256) fill_kernel(const FillArgs p) {
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x; i < p.count; i += step) {
     // A multiply and an add, not fused: the CPU reference rounds twice.
     const float x = __fadd_rn(p.offset, __fmul_rn(p.scale, uniform(p.seed, static_cast<std::uint64_t>(p.first + i))));
-    if (p.is_float) {
+    if (p.type == NumberType::Float) {
       static_cast<float*>(p.out)[i] = x;
-    } else {
+    } else if (p.type == NumberType::Bf16) {
       static_cast<__nv_bfloat16*>(p.out)[i] = __float2bfloat16_rn(x);
+    } else {
+      static_cast<__nv_fp8_storage_t*>(p.out)[i] = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
     }
   }
 }

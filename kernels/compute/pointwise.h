@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/compute/hash.h"
+
 namespace dbo::kernels {
 
 /// x = in + add[0] + add[1] in fp32, rounded once; out = x / rms(x) * weight, the norm taken of the rounded x.
@@ -99,10 +101,10 @@ struct EmbedArgs {
 };
 [[nodiscard]] cudaError_t launch_embed(const EmbedArgs& args, cudaStream_t stream);
 
-/// Element i becomes offset + scale * uniform(seed, first + i) (hash.h), rounded to bf16 unless `is_float`.
+/// Element i becomes offset + scale * uniform(seed, first + i) (hash.h), rounded to its type.
 struct FillArgs {
   void* out = nullptr;
-  bool is_float = false;
+  NumberType type = NumberType::Bf16;
   std::int64_t count = 0;
   std::uint64_t seed = 0;
   std::int64_t first = 0;

@@ -20,9 +20,12 @@ struct TensorMapEncoder {
 /// Fails with cudaErrorSymbolNotFound when the driver has no bulk tensor copies.
 [[nodiscard]] cudaError_t find_tensor_map_encoder(TensorMapEncoder& encoder);
 
-/// A bf16 array of up to three dimensions, innermost first, copied in boxes with the 128-byte swizzle. `box[0]` is 64
-/// elements (128 bytes). Elements outside `size` read as zero.
+enum class TensorMapElement : std::uint8_t { Bf16, Byte, Float };
+
+/// An array of up to three dimensions, innermost first, copied in boxes. Of Bf16 and Byte `box[0]` is 128 bytes, which
+/// are swizzled; Float is copied as it lies. Elements outside `size` read as zero.
 struct TensorMapShape {
+  TensorMapElement element = TensorMapElement::Bf16;
   const void* base = nullptr;          ///< a multiple of 16
   int rank = 2;                        ///< 2 or 3
   std::uint64_t size[3] = {};          ///< elements
@@ -34,8 +37,9 @@ struct TensorMapShape {
 [[nodiscard]] cudaError_t encode_tensor_map(const TensorMapEncoder& encoder, const TensorMapShape& shape,
                                             TensorMap& map);
 
-/// Rows of `columns` elements, `row_bytes` apart, in boxes of 64 columns by `box_rows` rows.
+/// Rows of `columns` elements, `row_bytes` apart, in boxes of 128 bytes by `box_rows` rows. Bf16 or Byte.
 [[nodiscard]] cudaError_t encode_matrix_map(const TensorMapEncoder& encoder, const void* base, std::int64_t rows,
-                                            std::int64_t columns, std::int64_t row_bytes, int box_rows, TensorMap& map);
+                                            std::int64_t columns, std::int64_t row_bytes, int box_rows, TensorMap& map,
+                                            TensorMapElement element = TensorMapElement::Bf16);
 
 }  // namespace dbo::kernels

@@ -1,4 +1,5 @@
-// The warpgroup product of wgmma.cuh for every width that is a multiple of 16 up to 192, chosen by a template argument.
+// The warpgroup product of wgmma.cuh for every width that is a multiple of 16 up to 192, chosen by a template argument,
+// with bf16 or e4m3 operands.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 namespace dbo::kernels::sm90 {
 
 // wgmma_n<kN>(d, a, b, accumulate): d[64 x kN] = (accumulate ? d : 0) + a[64 x 16] b[kN x 16]^T, both K-major in shared
-// memory; the first kN / 2 numbers of `d` are used.
+// memory; the first kN / 2 numbers of `d` are used. wgmma_fp8_n is the same for e4m3, with 32 in the place of 16.
 //
 // Operand lists in pieces of 8, the accumulators of 16 columns.
 #define DBO_NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -38,16 +39,19 @@ namespace dbo::kernels::sm90 {
 #define DBO_SUMS_11 DBO_SUMS_10, DBO_SUMS(88)
 
 // The last three are the numbers of the operands behind the accumulators.
-#define DBO_WGMMA_N(width, piece, first, second, third)                                                              \
-  template <int kN, int kCount>                                                                                      \
-  requires(kN == width) __device__ __forceinline__ void wgmma_n(float(&d)[kCount], std::uint64_t a, std::uint64_t b, \
-                                                                std::uint32_t accumulate) {                          \
-    static_assert(kCount >= kN / 2);                                                                                 \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #third ", 0;\nwgmma.mma_async.sync.aligned.m64n" #width        \
-                 "k16.f32.bf16.bf16 {" DBO_NAMES_##piece "}, %" #first ", %" #second ", p, 1, 1, 0, 0;\n}\n"         \
-                 : DBO_SUMS_##piece                                                                                  \
-                 : "l"(a), "l"(b), "r"(accumulate));                                                                 \
+#define DBO_WGMMA(name, kind, scales, width, piece, first, second, third)                                          \
+  template <int kN, int kCount>                                                                                    \
+  requires(kN == width) __device__ __forceinline__ void name(float(&d)[kCount], std::uint64_t a, std::uint64_t b,  \
+                                                             std::uint32_t accumulate) {                           \
+    static_assert(kCount >= kN / 2);                                                                               \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #third ", 0;\nwgmma.mma_async.sync.aligned.m64n" #width kind \
+                 " {" DBO_NAMES_##piece "}, %" #first ", %" #second ", p, " scales ";\n}\n"                        \
+                 : DBO_SUMS_##piece                                                                                \
+                 : "l"(a), "l"(b), "r"(accumulate));                                                               \
   }
+#define DBO_WGMMA_N(width, piece, first, second, third)                                     \
+  DBO_WGMMA(wgmma_n, "k16.f32.bf16.bf16", "1, 1, 0, 0", width, piece, first, second, third) \
+  DBO_WGMMA(wgmma_fp8_n, "k32.f32.e4m3.e4m3", "1, 1", width, piece, first, second, third)
 DBO_WGMMA_N(16, 0, 8, 9, 10)
 DBO_WGMMA_N(32, 1, 16, 17, 18)
 DBO_WGMMA_N(48, 2, 24, 25, 26)
@@ -62,6 +66,7 @@ DBO_WGMMA_N(176, 10, 88, 89, 90)
 DBO_WGMMA_N(192, 11, 96, 97, 98)
 
 #undef DBO_WGMMA_N
+#undef DBO_WGMMA
 #undef DBO_SUMS
 #undef DBO_SUMS_0
 #undef DBO_SUMS_1

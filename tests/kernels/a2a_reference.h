@@ -9,13 +9,14 @@
 
 #include "kernels/a2a/call.h"
 #include "kernels/a2a/layout.h"
+#include "tests/kernels/e4m3.h"
 
 namespace dbo::a2a_test {
 
 std::uint16_t to_bf16(float x);  ///< round to nearest even
 float from_bf16(std::uint16_t x);
-std::uint8_t to_e4m3(float x);  ///< round to nearest even, saturating at 448
-float from_e4m3(std::uint8_t x);
+using fp8::from_e4m3;
+using fp8::to_e4m3;
 
 /// How the tokens of a case choose their experts.
 enum class Routing {

@@ -14,10 +14,10 @@ namespace {
 struct Planned {
   std::vector<std::int32_t> offset{0}, start{0};
   std::vector<std::uint16_t> order;
-  int n, most, blocks;
+  int n, tile_rows, most, blocks;
 
-  Planned(const std::vector<int>& rows, int columns, int most_tokens, int block_count)
-      : order(rows.size()), n(columns), most(most_tokens), blocks(block_count) {
+  Planned(const std::vector<int>& rows, int columns, int most_tokens, int block_count, int weight_rows = kTokenTileRows)
+      : order(rows.size()), n(columns), tile_rows(weight_rows), most(most_tokens), blocks(block_count) {
     for (const int r : rows) offset.push_back(offset.back() + r);
     std::iota(order.begin(), order.end(), std::uint16_t{0});
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
@@ -25,11 +25,12 @@ struct Planned {
       return width(a) > width(b);
     });
     for (const int e : order) {
-      start.push_back(start.back() + TokenTiles::count_of(rows[static_cast<std::size_t>(e)], n, most));
+      start.push_back(start.back() + TokenTiles::count_of(rows[static_cast<std::size_t>(e)], n, tile_rows, most));
     }
   }
   TokenTiles tiles() const {
-    return TokenTiles(offset.data(), order.data(), start.data(), static_cast<int>(order.size()), n, most, blocks);
+    return TokenTiles(offset.data(), order.data(), start.data(), static_cast<int>(order.size()), n, tile_rows, most,
+                      blocks);
   }
 };
 
@@ -48,33 +49,36 @@ TEST_CASE("grouped tiles: every row of every expert meets every column exactly o
   for (const std::vector<int>& rows : kRows) {
     for (const int n : {8, 128, 136, 256, 264, 1408}) {
       for (const int most : {64, 128, 192}) {
-        for (const int blocks : {1, 3, 64, 132}) {
-          const Planned plan(rows, n, most, blocks);
-          TokenTiles tiles = plan.tiles();
-          // Columns in pieces of 128, the finest that tiles are cut to.
-          const int pieces = tiles_up(n, kTokenTileHalf);
-          std::vector<std::vector<int>> seen(static_cast<std::size_t>(plan.offset.back()),
-                                             std::vector<int>(static_cast<std::size_t>(pieces), 0));
-          if (rows[0] > 10000 && (n > 256 || blocks == 3)) continue;
-          int previous = 1 << 30;
-          for (int i = 0; i < tiles.count(); ++i) {
-            const TokenTile t = tiles.find(i);
-            REQUIRE(t.tokens > 0);
-            REQUIRE(t.tokens <= most);
-            REQUIRE(t.token >= plan.offset[static_cast<std::size_t>(t.expert)]);
-            REQUIRE(t.token + t.tokens <= plan.offset[static_cast<std::size_t>(t.expert) + 1]);
-            const int width = TokenParts(rows[static_cast<std::size_t>(t.expert)], most).width();
-            REQUIRE(width <= previous);  // wide first
-            previous = width;
-            for (int row = t.token; row < t.token + t.tokens; ++row) {
-              for (int c = t.column; c < std::min(t.column + t.rows, n); c += kTokenTileHalf) {
-                ++seen[static_cast<std::size_t>(row)][static_cast<std::size_t>(c / kTokenTileHalf)];
+        for (const int weight_rows : {kTokenTileRows, kTokenTileRowsFp8}) {
+          for (const int blocks : {1, 3, 64, 132}) {
+            const Planned plan(rows, n, most, blocks, weight_rows);
+            TokenTiles tiles = plan.tiles();
+            // Columns in pieces of half a tile, the finest that tiles are cut to.
+            const int half = weight_rows / 2, pieces = tiles_up(n, half);
+            std::vector<std::vector<int>> seen(static_cast<std::size_t>(plan.offset.back()),
+                                               std::vector<int>(static_cast<std::size_t>(pieces), 0));
+            if (rows[0] > 10000 && (n > 256 || blocks == 3)) continue;
+            int previous = 1 << 30;
+            for (int i = 0; i < tiles.count(); ++i) {
+              const TokenTile t = tiles.find(i);
+              REQUIRE(t.tokens > 0);
+              REQUIRE(t.tokens <= most);
+              REQUIRE(t.token >= plan.offset[static_cast<std::size_t>(t.expert)]);
+              REQUIRE(t.token + t.tokens <= plan.offset[static_cast<std::size_t>(t.expert) + 1]);
+              const int width = TokenParts(rows[static_cast<std::size_t>(t.expert)], most).width();
+              REQUIRE(width <= previous);  // wide first
+              previous = width;
+              for (int row = t.token; row < t.token + t.tokens; ++row) {
+                for (int c = t.column; c < std::min(t.column + t.rows, n); c += half) {
+                  ++seen[static_cast<std::size_t>(row)][static_cast<std::size_t>(c / half)];
+                }
               }
             }
+            bool once = true;
+            for (const auto& row : seen)
+              once = once && std::all_of(row.begin(), row.end(), [](int s) { return s == 1; });
+            CHECK_MESSAGE(once, "experts " << rows.size() << ", n " << n << ", most " << most << ", blocks " << blocks);
           }
-          bool once = true;
-          for (const auto& row : seen) once = once && std::all_of(row.begin(), row.end(), [](int s) { return s == 1; });
-          CHECK_MESSAGE(once, "experts " << rows.size() << ", n " << n << ", most " << most << ", blocks " << blocks);
         }
       }
     }
@@ -87,7 +91,7 @@ TEST_CASE("grouped tiles: a last round of at most half the blocks is cut in two,
   TokenTiles tiles = cut.tiles();
   CHECK(tiles.count() == 3 * 132 + 2 * 52);
   CHECK(tiles.find(395).rows == kTokenTileRows);
-  CHECK(tiles.find(396).rows == kTokenTileHalf);
+  CHECK(tiles.find(396).rows == kTokenTileRows / 2);
   // 8 x 2 x 16 = 256 = 132 + 124.
   CHECK(Planned(std::vector<int>(8, 256), 4096, 192, 132).tiles().count() == 256);
   // 128 tiles on 64 blocks: nothing is left over.

@@ -62,7 +62,7 @@ TEST_CASE("layer: tensors do not overlap, start on 256 bytes and end inside the 
       if (p.count == 0) continue;
       CHECK(p.offset_bytes % 256 == 0);
       CHECK(p.offset_bytes >= end);
-      end = p.offset_bytes + p.count * (p.is_float ? 4 : 2);
+      end = p.offset_bytes + p.count * number_bytes(p.type);
     }
     CHECK(end <= layout.bytes);
     CHECK(layout.bytes % (1 << 20) == 0);

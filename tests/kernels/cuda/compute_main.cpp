@@ -14,8 +14,8 @@
 
 namespace {
 
-constexpr const char* kGroups[] = {"grouped*",    "permute*",     "pointwise*",   "router*", "mla decode*",
-                                   "gqa decode*", "mla prefill*", "gqa prefill*", "layer*"};
+constexpr const char* kGroups[] = {"grouped*",    "fp8*",        "permute*",     "pointwise*",   "router*",
+                                   "mla decode*", "gqa decode*", "mla prefill*", "gqa prefill*", "layer*"};
 constexpr std::chrono::seconds kLimit{25};
 
 /// Exit status of the program run with that filter, or -1 when it had to be stopped.

@@ -111,7 +111,7 @@ HostWeights::HostWeights(const WeightLayout& layout, std::uint64_t seed, int fir
       const float scaled =
           p.scale * uniform(tensor_seed(seed, static_cast<Tensor>(t), expert), static_cast<std::uint64_t>(i % each));
       const float x = p.offset + scaled;
-      v.push_back(static_cast<double>(p.is_float ? x : to_float(to_bf16(static_cast<double>(x)))));
+      v.push_back(static_cast<double>(p.type == NumberType::Float ? x : to_float(to_bf16(static_cast<double>(x)))));
     }
   }
 }

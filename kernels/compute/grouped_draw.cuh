@@ -1,0 +1,318 @@
+// What the grouped GEMMs with tokens as columns share: rows of weights are the rows of the product and tokens its
+// columns, so that a tile is as wide as it has tokens, to the next multiple of 16, where the other way round it would
+// be 128 rows high.
+//
+// One producer thread draws tiles from a counter, tells the consumers, and copies operands into a ring of shared-memory
+// stages, one step along K each; two warpgroups multiply and write out. In a whole tile each has half of its rows of
+// weights; in a half tile, of half the rows, they share the rows and each takes half of the tokens.
+#pragma once
+
+#include "kernels/compute/grouped_gemm.h"
+#include "kernels/compute/grouped_tiles.h"
+#include "kernels/compute/sm90.cuh"
+
+namespace dbo::kernels::grouped_draw {
+
+constexpr int kBoxTokens = 32;  // tokens are copied in boxes of 32, weights of half a tile
+constexpr int kThreads = 384;
+constexpr int kConsumerWarps = 8;
+constexpr int kDraws = 2;  // tiles drawn ahead
+constexpr int kSums = kTokenTileMost / 2;
+constexpr int kRowBytes = 128;  // of a step along K: the swizzle's width
+
+/// `kScaleSpace`: bytes of a stage behind its operands, a multiple of 1024, of which `kScaleBytes` are copied.
+template <int kTileRows, int kElementsPerStep, int kStageCount, int kScaleSpace = 0, int kScaleBytes = 0>
+struct Shape {
+  static constexpr int kRows = kTileRows;
+  static constexpr int kHalf = kTileRows / 2;
+  static constexpr int kStepK = kElementsPerStep;
+  static constexpr int kStages = kStageCount;
+  static constexpr int kScales = kScaleBytes;
+  static constexpr int kWeightBytes = kRows * kRowBytes;
+  static constexpr int kTokenBytes = kTokenTileMost * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kTokenBytes + kScaleSpace;
+  static constexpr int kBarriers = kStages * kStageBytes;  // full, empty, drawn, taken
+  static constexpr int kDrawn = kBarriers + (2 * kStages + 2 * kDraws) * 8;
+  static constexpr int kStart = kDrawn + kDraws * 16;
+  static constexpr int kOrder = kStart + (kMaxLocalExperts + 1) * 4;
+  static constexpr int kSharedBytes = kOrder + kMaxLocalExperts * 2;
+  static_assert(kSharedBytes <= 227 * 1024 && kStageBytes % 1024 == 0 && kDrawn % 16 == 0);
+};
+
+struct Params {
+  const std::int32_t* offset;
+  const std::int32_t* row_map;
+  __nv_bfloat16* c;
+  std::int64_t c_stride;
+  int experts;
+  int n;
+  int k;
+  std::int32_t* ticket;
+  std::uint32_t* sm_ids;
+  bool swiglu;
+  GroupedTuning tuning;
+};
+
+/// Shared memory by its addresses.
+template <class S>
+struct Ring {
+  std::uint32_t shared;
+  __device__ std::uint32_t full(std::uint32_t stage) const { return shared + S::kBarriers + stage * 8; }
+  __device__ std::uint32_t empty(std::uint32_t stage) const { return full(S::kStages + stage); }
+  __device__ std::uint32_t drawn(std::uint32_t slot) const { return full(2 * S::kStages + slot); }
+  __device__ std::uint32_t taken(std::uint32_t slot) const { return full(2 * S::kStages + kDraws + slot); }
+  __device__ std::uint32_t tile(std::uint32_t slot) const { return shared + S::kDrawn + slot * 16; }
+  __device__ std::uint32_t weights(std::uint32_t stage) const { return shared + stage * S::kStageBytes; }
+  __device__ std::uint32_t tokens(std::uint32_t stage) const { return weights(stage) + S::kWeightBytes; }
+  __device__ std::uint32_t scales(std::uint32_t stage) const { return tokens(stage) + S::kTokenBytes; }
+};
+
+/// Where a role stands in the ring.
+struct Turn {
+  std::uint32_t stage = 0, parity = 0;
+  template <class S>
+  __device__ __forceinline__ void advance() {
+    if (++stage == S::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// Orders the experts by the width of their parts and counts tiles in that order. `width` [experts] is scratch.
+template <class S>
+__device__ void plan_tiles(const Params& p, std::int32_t* width, std::int32_t* start, std::uint16_t* order) {
+  const int thread = static_cast<int>(threadIdx.x), most = p.tuning.most_tokens;
+  const auto tokens_of = [&](int e) { return __ldg(p.offset + e + 1) - __ldg(p.offset + e); };
+  for (int e = thread; e < p.experts; e += kThreads) width[e] = TokenParts(tokens_of(e), most).width();
+  __syncthreads();
+  for (int e = thread; e < p.experts; e += kThreads) {
+    const int own = width[e];
+    int before = 0;
+    for (int f = 0; f < p.experts; ++f) before += width[f] > own || (width[f] == own && f < e) ? 1 : 0;
+    order[before] = static_cast<std::uint16_t>(e);
+  }
+  __syncthreads();
+  if (thread >= 32) return;
+  const int each = tiles_up(p.experts, 32);
+  const int begin = min(thread * each, p.experts), end = min(begin + each, p.experts);
+  const auto tiles = [&](int i) { return TokenTiles::count_of(tokens_of(order[i]), p.n, S::kRows, most); };
+  int sum = 0;
+  for (int i = begin; i < end; ++i) sum += tiles(i);
+  int before = sum;
+  for (int d = 1; d < 32; d *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, before, d);
+    if (thread >= d) before += other;
+  }
+  before -= sum;
+  for (int i = begin; i < end; ++i) {
+    start[i] = before;
+    before += tiles(i);
+  }
+  if (end == p.experts && begin < end) start[p.experts] = before;
+}
+
+/// Asks the L2 for a tile's weights at column `k` of them.
+template <class S>
+__device__ __forceinline__ void prefetch_weights(const CUtensorMap* map, const TokenTile& tile, int weight_row, int k) {
+  for (int row = 0; row < tile.rows; row += S::kHalf) sm90::tma_prefetch_2d(map, k, weight_row + row);
+}
+
+/// `copy_scales(shared address, barrier, token, step)` issues the copy of S::kScales bytes that belong to a step.
+template <class S, class CopyScales>
+__device__ __forceinline__ void produce(const CUtensorMap* map_a, const CUtensorMap* map_w, const Params& p,
+                                        const Ring<S>& ring, const std::uint16_t* order, const std::int32_t* start,
+                                        const CopyScales& copy_scales) {
+  const int steps = tiles_up(p.k, S::kStepK);
+  TokenTiles tiles(p.offset, order, start, p.experts, p.n, S::kRows, p.tuning.most_tokens, static_cast<int>(gridDim.x));
+  Turn turn{0, 1};
+  std::uint32_t slot = 0, taken_parity = 1;
+  int number = static_cast<int>(blockIdx.x);
+  while (true) {
+    TokenTile tile;
+    if (number < tiles.count()) tile = tiles.find(number);
+    sm90::barrier_wait(ring.taken(slot), taken_parity);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(ring.tile(slot)), "r"(tile.token), "r"(tile.tokens),
+                 "r"(tile.column), "r"(tile.rows | tile.expert << 16)
+                 : "memory");
+    sm90::barrier_arrive(ring.drawn(slot));
+    if (++slot == kDraws) {
+      slot = 0;
+      taken_parity ^= 1;
+    }
+    if (tile.tokens == 0) break;
+    // Asked for now, needed after this tile's copies.
+    const int next = atomicAdd(p.ticket, 1) + static_cast<int>(gridDim.x);
+    const int weight_row = tile.expert * p.n + tile.column;
+    // The ring holds too little to cover the way from HBM while the tensor cores are busy: the L2 fetches ahead of it.
+    const int ahead = tile.part == 0 ? p.tuning.prefetch : 0;
+    for (int k = 0; k < min(ahead, steps); ++k) prefetch_weights<S>(map_w, tile, weight_row, k * S::kStepK);
+    const int boxes = tiles_up(tile.tokens, kBoxTokens);
+    const auto bytes = static_cast<std::uint32_t>((boxes * kBoxTokens + tile.rows) * kRowBytes + S::kScales);
+    for (int k = 0; k < steps; ++k) {
+      if (ahead > 0 && k + ahead < steps) prefetch_weights<S>(map_w, tile, weight_row, (k + ahead) * S::kStepK);
+      sm90::barrier_wait(ring.empty(turn.stage), turn.parity);
+      const std::uint32_t bar = ring.full(turn.stage);
+      sm90::barrier_arrive_expect(bar, bytes);
+      for (int row = 0; row < tile.rows; row += S::kHalf) {
+        sm90::tma_load_2d(ring.weights(turn.stage) + static_cast<std::uint32_t>(row * kRowBytes), map_w, bar,
+                          k * S::kStepK, weight_row + row);
+      }
+      for (int i = 0; i < boxes; ++i) {
+        sm90::tma_load_2d(ring.tokens(turn.stage) + static_cast<std::uint32_t>(i * kBoxTokens * kRowBytes), map_a, bar,
+                          k * S::kStepK, tile.token + i * kBoxTokens);
+      }
+      copy_scales(ring.scales(turn.stage), bar, tile.token, k);
+      turn.advance<S>();
+    }
+    number = next;
+  }
+  // The last block to come here puts the counters back for the next launch: nobody draws any more.
+  if (atomicAdd(p.ticket + 1, 1) == static_cast<int>(gridDim.x) - 1) {
+    p.ticket[0] = 0;
+    p.ticket[1] = 0;
+  }
+}
+
+/// What a warpgroup multiplies and writes of a tile.
+struct Share {
+  int token, tokens;   // rows of A
+  int column, expert;  // of C: the first of its own
+  int width;           // tokens to multiply, rounded up by multiply_any
+  int weight_row;      // where its rows of weights begin in a stage, and its tokens
+  int token_row;
+};
+
+/// The consumers' side of the drawing: what this warpgroup does of each tile. Consumers wait without end: what they
+/// wait for, the producer gives up on.
+template <class S>
+class Shares {
+ public:
+  __device__ Shares(const Ring<S>& ring, int lane, int group) : ring_(ring), lane_(lane), group_(group) {}
+
+  __device__ __forceinline__ bool next(Share& share) {
+    sm90::barrier_wait_always(ring_.drawn(slot_), parity_);
+    int what;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(share.token), "=r"(share.tokens), "=r"(share.column), "=r"(what)
+                 : "r"(ring_.tile(slot_))
+                 : "memory");
+    __syncwarp();
+    if (lane_ == 0) sm90::barrier_arrive(ring_.taken(slot_));
+    if (++slot_ == kDraws) {
+      slot_ = 0;
+      parity_ ^= 1;
+    }
+    if (share.tokens == 0) return false;
+    share.expert = what >> 16;
+    share.weight_row = share.token_row = 0;
+    share.width = share.tokens;
+    if ((what & 0xffff) == S::kRows) {
+      share.weight_row = group_ * S::kHalf;
+      share.column += share.weight_row;
+    } else {
+      const int half = tiles_up(tiles_up(share.tokens, 2), kTokenTileStep) * kTokenTileStep;
+      share.token_row = group_ * half;
+      share.width = half;
+      share.token += share.token_row;
+      share.tokens = group_ == 0 ? min(half, share.tokens) : max(share.tokens - half, 0);
+    }
+    return true;
+  }
+
+ private:
+  const Ring<S>& ring_;
+  int lane_, group_;
+  std::uint32_t slot_ = 0, parity_ = 0;
+};
+
+__device__ __forceinline__ float silu(float x) {
+  return __fdividef(x, 1.0f + __expf(-x));
+}
+
+/// An 8 x 8 matrix of bf16 in a warp (lane 4 r + q holds columns 2 q and 2 q + 1 of row r), transposed.
+__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
+  std::uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+/// Of four neighbouring lanes, lane q ends with word q of each of the four.
+__device__ __forceinline__ uint4 exchange_quad(std::uint32_t x0, std::uint32_t x1, std::uint32_t x2, std::uint32_t x3,
+                                               int q) {
+  const bool odd = q % 2 != 0, upper = q >= 2;
+  const std::uint32_t r0 = __shfl_xor_sync(0xffffffffu, odd ? x0 : x1, 1);
+  const std::uint32_t r1 = __shfl_xor_sync(0xffffffffu, odd ? x2 : x3, 1);
+  const std::uint32_t a0 = odd ? r0 : x0, a1 = odd ? x1 : r0, b0 = odd ? r1 : x2, b1 = odd ? x3 : r1;
+  const std::uint32_t s0 = __shfl_xor_sync(0xffffffffu, upper ? a0 : b0, 2);
+  const std::uint32_t s1 = __shfl_xor_sync(0xffffffffu, upper ? a1 : b1, 2);
+  return upper ? make_uint4(s0, s1, b0, b1) : make_uint4(a0, a1, s0, s1);
+}
+
+/// x[i] are 8 x 8 matrices with rows of weights as rows; lane 4 g + q ends with 8 columns of C of token g of matrix q.
+__device__ __forceinline__ uint4 turn_over(std::uint32_t (&x)[4], int q) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = transpose_8x8(x[i]);
+  return exchange_quad(x[0], x[1], x[2], x[3], q);
+}
+
+/// Writes 8 columns of the row of C that token `t` of the share belongs to.
+__device__ __forceinline__ void write(const Params& p, const Share& share, int t, int column, uint4 out) {
+  const std::int64_t row = p.row_map == nullptr ? share.token + t : __ldg(p.row_map + share.token + t);
+  *reinterpret_cast<uint4*>(p.c + row * p.c_stride + column) = out;
+}
+
+/// The whole kernel. `consume(ring)` is what the warpgroups that multiply do.
+template <class S, class CopyScales, class Consume>
+__device__ __forceinline__ void run(const CUtensorMap* map_a, const CUtensorMap* map_w, const Params& p,
+                                    unsigned char* shared_memory, const CopyScales& copy_scales,
+                                    const Consume& consume) {
+  const Ring<S> ring{sm90::shared_address(shared_memory)};
+  auto* const start = reinterpret_cast<std::int32_t*>(shared_memory + S::kStart);
+  auto* const order = reinterpret_cast<std::uint16_t*>(shared_memory + S::kOrder);
+  if (threadIdx.x == 0) {
+    if (ring.shared % 1024 != 0) __trap();
+    for (std::uint32_t i = 0; i < S::kStages; ++i) {
+      sm90::barrier_init(ring.full(i), 1);
+      sm90::barrier_init(ring.empty(i), kConsumerWarps);
+    }
+    for (std::uint32_t i = 0; i < kDraws; ++i) {
+      sm90::barrier_init(ring.drawn(i), 1);
+      sm90::barrier_init(ring.taken(i), kConsumerWarps);
+    }
+    sm90::barrier_init_fence();
+    sm90::prefetch_tensor_map(map_a);
+    sm90::prefetch_tensor_map(map_w);
+    if (p.sm_ids != nullptr) p.sm_ids[blockIdx.x] = sm90::sm_id();
+  }
+  plan_tiles<S>(p, reinterpret_cast<std::int32_t*>(shared_memory), start, order);  // its scratch is the first stage
+  sm90::fence_async_shared();  // before copies overwrite the scratch
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    sm90::registers_decrease<40>();
+    if (threadIdx.x == 0) produce<S>(map_a, map_w, p, ring, order, start, copy_scales);
+  } else {
+    sm90::registers_increase<232>();
+    consume(ring);
+  }
+}
+
+/// Params of a launch; false when what only these kernels need is missing.
+inline bool make_params(const GroupedGemmArgs& args, Params& params) {
+  const GroupedTuning& t = args.tuning;
+  params = {.offset = args.offset,
+            .row_map = args.row_map,
+            .c = static_cast<__nv_bfloat16*>(args.c),
+            .c_stride = args.c_stride,
+            .experts = args.experts,
+            .n = args.n,
+            .k = args.k,
+            .ticket = args.ticket,
+            .sm_ids = args.sm_ids,
+            .swiglu = args.epilogue == GroupedEpilogue::SwiGlu,
+            .tuning = t};
+  return args.ticket != nullptr && t.most_tokens >= kTokenTileStep && t.most_tokens <= kTokenTileMost &&
+         t.most_tokens % kTokenTileStep == 0 && t.prefetch >= 0;
+}
+
+}  // namespace dbo::kernels::grouped_draw
