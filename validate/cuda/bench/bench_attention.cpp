@@ -278,7 +278,7 @@ void small_kernels(Session& session, const BenchOptions& options) {
   const Memory logits(std::int64_t{tokens} * 256 * 4), chosen(std::int64_t{tokens} * 8 * 4), bias(256 * 4);
   FillArgs fill;
   fill.out = logits.get();
-  fill.is_float = true;
+  fill.type = kernels::NumberType::Float;
   fill.count = std::int64_t{tokens} * 256;
   fill.scale = 3.0f;
   DBO_BENCH_CHECK(launch_fill(fill, stream));

@@ -7,6 +7,7 @@
 #include "kernels/compute/grouped_gemm.h"
 #include "kernels/compute/work.h"
 #include "validate/cuda/bench/bench.h"
+#include "validate/cuda/bench/bench_fp8.h"
 #include "validate/cuda/bench/bench_support.h"
 
 namespace dbo::bench {
@@ -248,6 +249,7 @@ int run_bench_gemm(const BenchOptions& options) {
     rows_table(session, encoder, {"gate and up, V2-Lite", 32, 2816, 2048, GroupedEpilogue::SwiGlu}, options);
     rows_table(session, encoder, {"down, V2-Lite", 32, 2048, 1408, GroupedEpilogue::Store}, options);
   }
+  run_fp8_tables(session, encoder, options);
   staircase_table(session, encoder, options);
   tile_table(session, encoder, options);
   return 0;
