@@ -6,6 +6,9 @@ usage: tune.py DBO EXAMPLES
 import csv
 import json
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -124,6 +127,35 @@ def best_config_is_the_best_point(dbo, config, root):
            "a batch lacks its un-split step with a transport")
 
 
+def progress_is_for_terminals(dbo, config):
+    """A bar with the time left where stderr is a terminal; elsewhere nothing (seen above)."""
+    reader, writer = pty.openpty()
+    process = subprocess.Popen([dbo, "tune", config, "--batch", "16:700:1", "--context", "1024,4096", "--jobs", "2",
+                                "--json"], stdout=subprocess.PIPE, stderr=writer)
+    os.close(writer)
+    shown = b""
+    # Results are more than a pipe holds: both are read until the bar has been seen.
+    while not re.search(rb"tune \[#* *\] \d+ of 39730 points, \d+ s left", shown):
+        ready, _, _ = select.select([reader, process.stdout], [], [], 60)
+        if not ready or process.stdout in ready:
+            break
+        shown += os.read(reader, 4096)
+    else:
+        shown += b"seen"
+    process.kill()
+    process.communicate()
+    os.close(reader)
+    expect(shown.endswith(b"seen"), f"a terminal shows no bar with the time left: {shown[-200:]}")
+
+
+def what_does_not_fit_is_left_out(dbo, config):
+    found = run(dbo, "tune", config, "--batch", "256,2048", "--json")
+    result = json.loads(found.stdout)
+    why = [entry for entry in result["left_out"] if "need more than the 141 GiB of the GPU" in entry["why"]]
+    expect(len(why) == 1, f"nothing is left out for its memory: {result['left_out']}")
+    expect(all(point["tokens_per_rank"] == 256 for point in result["pareto"]), "what does not fit is advised")
+
+
 def bad_use_is_refused(dbo, config, root):
     for arguments, words in (
             (["--shard", "3/3", "--out", root + "/x"], "--shard must be INDEX/COUNT"),
@@ -149,6 +181,8 @@ def main():
         finished_points_are_not_simulated_again(dbo, config, root)
         shards_merge(dbo, config, root, one)
         best_config_is_the_best_point(dbo, config, root)
+        progress_is_for_terminals(dbo, config)
+        what_does_not_fit_is_left_out(dbo, config)
         bad_use_is_refused(dbo, config, root)
     print("\n".join(problems) if problems else "any --jobs, kill, shard or merge gives the same sweep")
     sys.exit(1 if problems else 0)
