@@ -131,9 +131,16 @@ std::string line_of(const TuneOutput& out, std::size_t i, UnsplitSteps& unsplit)
                      count_text(out.report.throughput[i]), gain > 0 ? fmt::format("{:.2f}x", gain) : "-");
 }
 
+/// Why nothing runs at the config's own batch; empty when it was not tried.
+std::string own_fails(const TuneOutput& out) {
+  if (!out.report.own_tokens) return "";
+  return fmt::format("at {} tokens  nothing can run: {}\n", *out.report.own_tokens,
+                     out.report.own_fits ? "every step takes longer than allowed" : "no setting fits the GPU's memory");
+}
+
 std::string own_line(const TuneOutput& out) {
   const TuneReport& r = out.report;
-  if (!r.own_best) return "";
+  if (!r.own_best) return own_fails(out);
   const std::int64_t tokens = out.grid.points[*r.own_best].tokens;
   std::string text = fmt::format("at {} tokens  ", tokens);
   if (r.own_split)
@@ -173,7 +180,11 @@ std::string setting_text(const TunePoint& p) {
   if (!p.split()) return fmt::format("un-split over {}", transport_info(p.transport).name);
   std::string text = fmt::format("{} over {}", p.schedule, transport_info(p.transport).name);
   if (p.ubatches != 2) text += fmt::format(", {} ubatches", p.ubatches);
-  if (p.comm_sms > 0) text += fmt::format(", {} SMs {}", p.comm_sms, control_name(p));
+  if (p.comm_sms > 0)
+    text += fmt::format(", {} SMs{}", p.comm_sms,
+                        p.sm_control == SmControl::None           ? " shared"
+                        : p.sm_control == SmControl::GreenContext ? " green"
+                                                                  : "");
   return text;
 }
 

@@ -126,8 +126,10 @@ std::string tune_svg(const TuneOutput& out) {
   for (const Advice& a : out.report.advice)
     for (const Crossover& c : a.crossovers)
       if (c.phase == phase && a.setting)
-        lines.push_back({a.server + ": " + a.setting->schedule + " on, off", kColours[colour++ % 4], c.gains});
-  return GainPlot(headline(out.config), std::move(lines)).draw();
+        lines.push_back({a.server + ": " + c.setting.schedule + " on, off", kColours[colour++ % 4], c.gains});
+  // What is varied does not belong in the title.
+  const std::string title = headline(out.config);
+  return GainPlot(title.substr(0, title.rfind("; ")), std::move(lines)).draw();
 }
 
 }  // namespace dbo

@@ -26,7 +26,7 @@ std::int64_t threshold(const Advice& advice, Phase phase, std::int64_t fallback)
     if (c.phase != phase) continue;
     if (!c.tokens) return kNeverSplit;
     // vLLM refuses thresholds below the number of ubatches.
-    return c.always ? advice.setting->ubatches : std::max<std::int64_t>(*c.tokens, advice.setting->ubatches);
+    return std::max<std::int64_t>(*c.tokens, advice.setting->ubatches);
   }
   return fallback;
 }
@@ -36,10 +36,6 @@ ServingFlags vllm_flags(const Config& config, const Advice& advice) {
   ServingFlags out;
   out.version = vllm_version();
   const bool high_throughput = s.transport == Transport::Ht;
-  if (!high_throughput && s.transport != Transport::Ll) {
-    out.notes.push_back("vLLM does not have the transport " + transport_name(s));
-    return out;
-  }
   if (!advice.on) return out;
   out.command = {"vllm", "serve", "MODEL", "--data-parallel-size", std::to_string(s.gpus / config.parallel.tensor)};
   const auto add = [&](std::initializer_list<std::string> words) {
@@ -57,12 +53,8 @@ ServingFlags vllm_flags(const Config& config, const Advice& advice) {
        "--dbo-prefill-token-threshold",
        std::to_string(threshold(advice, Phase::Prefill, config.overlap.prefill_token_threshold))});
   if (high_throughput) {
-    const bool limited = s.sm_control != SmControl::None;
-    out.env.push_back("VLLM_DBO_COMM_SMS=" + std::to_string(limited ? s.comm_sms : 0));
-    if (s.sm_control == SmControl::GreenContext)
-      out.notes.emplace_back("vLLM has no green contexts: its limit on DeepGEMM is the nearest it has");
-    if (!limited && s.comm_sms != config.overlap.comm_sms_created)
-      out.notes.push_back("with 0, DeepEP uses all the SMs it was created with, not " + std::to_string(s.comm_sms));
+    // With 0 nothing is limited, and DeepEP uses the SMs it was created with.
+    out.env.push_back("VLLM_DBO_COMM_SMS=" + std::to_string(s.sm_control == SmControl::None ? 0 : s.comm_sms));
     out.notes.emplace_back("with deepep_high_throughput every step is eager");
   }
   if (s.gpus > config.cluster.gpus_per_node)
@@ -75,25 +67,14 @@ ServingFlags sglang_flags(const Config& config, const Advice& advice) {
   ServingFlags out;
   out.version = sglang_version();
   const bool normal = s.transport == Transport::Ht;
-  if (!normal && s.transport != Transport::Ll) {
-    out.notes.push_back("SGLang does not have the transport " + transport_name(s));
-    return out;
-  }
   if (!advice.on) return out;
-  out.command = {"python3",
-                 "-m",
-                 "sglang.launch_server",
-                 "--model-path",
-                 "MODEL",
-                 "--tp-size",
-                 std::to_string(s.gpus),
-                 "--dp-size",
-                 std::to_string(s.gpus / config.parallel.tensor),
-                 "--enable-dp-attention",
-                 "--moe-a2a-backend",
-                 "deepep",
-                 "--deepep-mode",
-                 normal ? "normal" : "low_latency",
+  out.command = {"python3", "-m", "sglang.launch_server", "--model-path", "MODEL", "--tp-size", std::to_string(s.gpus),
+                 "--dp-size", std::to_string(s.gpus / config.parallel.tensor), "--enable-dp-attention",
+                 "--moe-a2a-backend", "deepep", "--deepep-mode",
+                 // Left to choose, it takes low latency for decode and normal kernels for prompts.
+                 normal != (s.phase == Phase::Decode) ? "auto"
+                 : normal                             ? "normal"
+                                                      : "low_latency",
                  "--enable-two-batch-overlap"};
   if (config.overlap.token_distribution_threshold != 0.48) {
     out.command.emplace_back("--tbo-token-distribution-threshold");
@@ -108,9 +89,10 @@ ServingFlags sglang_flags(const Config& config, const Advice& advice) {
   }
   for (const Crossover& c : advice.crossovers)
     if (!c.always)
-      out.notes.push_back("SGLang has no token threshold: in " +
-                          std::string(phase_names()[static_cast<std::size_t>(c.phase)]) + " it pays only " +
-                          crossover_text(c));
+      out.notes.push_back("SGLang has no token threshold: it splits " +
+                          std::string(phase_names()[static_cast<std::size_t>(c.phase)]) + " where that " +
+                          (c.tokens ? "does not pay, below " + std::to_string(*c.tokens) + " tokens a rank"
+                                    : "never pays, up to " + std::to_string(c.largest()) + " tokens a rank"));
   if (s.gpus > config.cluster.gpus_per_node)
     out.notes.push_back("several nodes also need --nnodes " + std::to_string(s.gpus / config.cluster.gpus_per_node) +
                         ", --node-rank and --dist-init-addr on each");
@@ -145,7 +127,7 @@ ServingFlags serving_flags(const Config& config, const Advice& advice) {
 
 std::string crossover_text(const Crossover& c) {
   if (!c.tokens) return "never, up to " + std::to_string(c.largest()) + " tokens a rank";
-  if (c.always) return "from the smallest batch looked at on (" + std::to_string(*c.tokens) + " tokens a rank)";
+  if (c.always) return "from the smallest batch on (" + std::to_string(*c.tokens) + " tokens a rank)";
   return "from " + std::to_string(*c.tokens) + " tokens a rank on";
 }
 

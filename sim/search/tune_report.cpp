@@ -18,8 +18,23 @@ struct Server {
   const char* name;
   const char* low_latency;      ///< its schedule with send and receive halves
   const char* high_throughput;  ///< its schedule with one comm op
+  bool shares_sms;              ///< can leave compute's SMs unlimited, comm kernels having all they were created with
+  bool by_phase;                ///< changes the transport with the phase, when left to choose
 };
-constexpr Server kServers[] = {{"vLLM", "vllm-ll", "vllm-ht"}, {"SGLang", "sglang-decode", "sglang-prefill"}};
+constexpr Server kServers[] = {{"vLLM", "vllm-ll", "vllm-ht", true, false},
+                               {"SGLang", "sglang-decode", "sglang-prefill", false, true}};
+
+bool has_transport(const TunePoint& p) {
+  return p.transport == Transport::Ll || p.transport == Transport::Ht;
+}
+
+/// Whether a server can be told to run a split setting.
+bool has_setting(const Server& server, const TunePoint& p, const Config& config) {
+  if (!has_transport(p) || (p.schedule != server.low_latency && p.schedule != server.high_throughput)) return false;
+  if (p.comm_sms == 0) return true;
+  if (p.sm_control == SmControl::None) return server.shares_sms && p.comm_sms == config.overlap.comm_sms_created;
+  return p.sm_control == SmControl::Limit;
+}
 
 class Reporter {
  public:
@@ -35,6 +50,11 @@ class Reporter {
     report_.own_best = best_of(own);
     report_.own_split = best_of([&](const TunePoint& p) { return own(p) && p.split(); });
     report_.own_unsplit = best_of([&](const TunePoint& p) { return own(p) && !p.split(); });
+    for (std::size_t i = 0; i < grid_.points.size(); ++i) {
+      if (!own(grid_.points[i])) continue;
+      report_.own_tokens = grid_.points[i].tokens;
+      report_.own_fits = report_.own_fits || results_[i].status == TuneStatus::Ok;
+    }
     find_pareto();
     find_gains();
     find_left_out();
@@ -143,18 +163,18 @@ class Reporter {
       return p.phase == batch->phase && p.tokens == batch->tokens && p.context == batch->context &&
              p.gpus == batch->gpus;
     };
-    const auto split = best_of([&](const TunePoint& p) {
-      return here(p) && (p.schedule == server.low_latency || p.schedule == server.high_throughput);
-    });
-    const auto unsplit = best_of([&](const TunePoint& p) { return here(p) && !p.split(); });
+    const auto split = best_of([&](const TunePoint& p) { return here(p) && has_setting(server, p, config_); });
+    const auto unsplit = best_of([&](const TunePoint& p) { return here(p) && !p.split() && has_transport(p); });
     if (unsplit) advice.unsplit = grid_.points[*unsplit];
     if (!split) {
-      advice.reason = "it has no schedule here that can run";
+      const bool tried = std::any_of(grid_.points.begin(), grid_.points.end(), has_transport);
+      advice.reason = tried ? "nothing it can be told to run was tried and can run"
+                            : "it has none of the transports tried; its own are ht and ll (--transport ht,ll)";
       return advice;
     }
     advice.setting = grid_.points[*split];
     for (const Phase phase : {Phase::Decode, Phase::Prefill})
-      if (can_vary()) advice.crossovers.push_back(crossover(*advice.setting, phase));
+      if (can_vary()) advice.crossovers.push_back(crossover(setting_in(server, *advice.setting, phase), phase));
     if (!unsplit) {
       advice.on = true;
       advice.reason = "only split does it fit";
@@ -188,6 +208,17 @@ class Reporter {
     return s;
   }
 
+  /// What a server runs in a phase once it is told to run `setting` in the batch's own.
+  TunePoint setting_in(const Server& server, TunePoint setting, Phase phase) const {
+    const bool own_decode = setting.phase == Phase::Decode, decode = phase == Phase::Decode;
+    if (!server.by_phase || own_decode == decode || own_decode != (setting.transport == Transport::Ll)) return setting;
+    setting.transport = decode ? Transport::Ll : Transport::Ht;
+    setting.schedule = decode ? server.low_latency : server.high_throughput;
+    setting.comm_sms = decode ? 0 : config_.overlap.comm_sms_created;
+    setting.sm_control = SmControl::Limit;
+    return setting;
+  }
+
   Gain gain_at(const TunePoint& setting, Phase phase, std::int64_t tokens) {
     TunePoint split = setting;
     split.phase = phase;
@@ -210,6 +241,7 @@ class Reporter {
   Crossover crossover(const TunePoint& setting, Phase phase) {
     Crossover out;
     out.phase = phase;
+    out.setting = setting;
     for (const std::int64_t tokens : usual_tokens(config_, phase)) {
       const Gain gain = gain_at(setting, phase, tokens);
       if (gain.unsplit_ns > 0) out.gains.push_back(gain);
@@ -218,11 +250,16 @@ class Reporter {
     std::size_t first = out.gains.size();
     while (first > 0 && pays(out.gains[first - 1])) --first;
     if (first == out.gains.size()) return out;
-    out.always = first == 0;
     out.tokens = out.gains[first].tokens;
-    if (out.always) return out;
     const std::int64_t unit = phase == Phase::Decode ? config_.workload.uniform->query_tokens : 1;
-    std::int64_t loses = out.gains[first - 1].tokens / unit, wins = *out.tokens / unit;
+    std::int64_t loses = first > 0 ? out.gains[first - 1].tokens / unit : 0, wins = *out.tokens / unit;
+    if (first == 0) {
+      // A batch has a token for each ubatch.
+      loses = (setting.ubatches + unit - 1) / unit;
+      out.always = loses >= wins || pays(gain_at(setting, phase, loses * unit));
+      if (out.always) out.tokens = std::min(wins, loses) * unit;
+      if (out.always) return out;
+    }
     while (wins - loses > 1) {
       const std::int64_t middle = loses + (wins - loses) / 2;
       (pays(gain_at(setting, phase, middle * unit)) ? wins : loses) = middle;

@@ -32,8 +32,9 @@ struct Gain {
 struct Crossover {
   Phase phase = Phase::Decode;
   std::optional<std::int64_t> tokens;  ///< absent: never within what fits
-  bool always = false;                 ///< pays from the smallest batch looked at
+  bool always = false;                 ///< pays from the smallest batch that can be split
   std::vector<Gain> gains;             ///< of the batches looked at
+  TunePoint setting{};                 ///< what the server runs in this phase, but for the batch
 
   std::int64_t largest() const { return gains.empty() ? 0 : gains.back().tokens; }
 };
@@ -62,6 +63,8 @@ struct TuneReport {
   std::vector<double> throughput;  ///< tokens a second and GPU, by point; 0 where it cannot run
   std::optional<std::size_t> best, best_split, best_unsplit;    ///< of all points
   std::optional<std::size_t> own_best, own_split, own_unsplit;  ///< of the config's own batch
+  std::optional<std::int64_t> own_tokens;                       ///< absent when the config's own batch was not tried
+  bool own_fits = false;                                        ///< some setting has the memory for it
   std::vector<std::size_t> pareto;                              ///< throughput against step time, fastest step first
   std::vector<Gain> gains;        ///< by batch: the best split setting against the best un-split one
   std::vector<LeftOut> left_out;  ///< of the grid, and points that cannot run, by reason

@@ -162,6 +162,48 @@ TEST_CASE("tune_report: best, Pareto front and gains are those of the points") {
   }
 }
 
+TEST_CASE("tune_report: a server is told only what it can be told") {
+  const Config config = config_of(kDecode);
+  const TuneGrid grid = make_tune_grid(config, small_lists());
+  // The best settings of the sweep, were they those of no server: shared SMs other than DeepEP's own, and green
+  // contexts.
+  std::vector<TuneResult> results = evaluate(config, grid);
+  for (std::size_t i = 0; i < grid.points.size(); ++i)
+    if (grid.points[i].split() && grid.points[i].sm_control == SmControl::None) results[i].step_ns = 1000;
+  for (const Advice& advice : make_tune_report(config, grid, results, {}).advice) {
+    REQUIRE(advice.setting);
+    CHECK((advice.setting->sm_control == SmControl::None) == (advice.server == "vLLM"));
+    if (advice.server == "vLLM") CHECK(advice.setting->comm_sms == 20);
+  }
+  // Of our own transports no server has one.
+  TuneLists ours = small_lists();
+  ours.transports = {Transport::LsaLl, Transport::LsaHt};
+  const TuneGrid other = make_tune_grid(config, ours);
+  for (const Advice& advice : make_tune_report(config, other, evaluate(config, other), {}).advice) {
+    CHECK(!advice.on);
+    CHECK(advice.reason.find("none of the transports tried") != std::string::npos);
+  }
+}
+
+TEST_CASE("tune_report: SGLang's other phase runs with the transport it takes for that phase") {
+  const Config config = config_of(kDecode);
+  const TuneGrid grid = make_tune_grid(config, small_lists());
+  const TuneReport report = make_tune_report(config, grid, evaluate(config, grid), {});
+  const Advice& sglang = report.advice[1];
+  REQUIRE(sglang.setting->transport == Transport::Ll);
+  TuneEvaluator evaluator(config);
+  TunePoint prefill = *sglang.setting;
+  prefill.phase = Phase::Prefill;
+  prefill.tokens = 4096;
+  prefill.transport = Transport::Ht;
+  prefill.comm_sms = 20;
+  prefill.schedule = "sglang-prefill";
+  const Crossover& c = sglang.crossovers[1];
+  const auto at = std::find_if(c.gains.begin(), c.gains.end(), [](const Gain& g) { return g.tokens == 4096; });
+  REQUIRE(at != c.gains.end());
+  CHECK(at->split_ns == evaluator.evaluate(prefill).step_ns);
+}
+
 TEST_CASE("tune_report: a limit on the step leaves the best within it") {
   const Config config = config_of(kDecode);
   const TuneGrid grid = make_tune_grid(config, {});
@@ -188,7 +230,7 @@ TEST_CASE("tune_report: the crossover is the least batch from which splitting pa
       ++bisected;
       TuneEvaluator evaluator(config);
       const auto pays = [&](std::int64_t tokens) {
-        TunePoint on = *advice.setting;
+        TunePoint on = c.setting;
         on.phase = c.phase;
         on.tokens = tokens;
         TunePoint off = on;
@@ -252,14 +294,15 @@ TEST_CASE("serving_flags: an advice to split gives the flags of its setting, one
   advice.setting->transport = Transport::Ll;
   advice.setting->comm_sms = 0;
   CHECK(serving_flags(config, advice).env.empty());
+  advice.setting->transport = Transport::Ht;
+  advice.setting->sm_control = SmControl::None;
+  CHECK(serving_flags(config, advice).env == std::vector<std::string>{"VLLM_DBO_COMM_SMS=0"});
+  advice.setting->transport = Transport::Ll;
   CHECK(serving_flags(config, advice).line().find("deepep_low_latency") != std::string::npos);
   advice.server = "SGLang";
   CHECK(serving_flags(config, advice).line() ==
         "python3 -m sglang.launch_server --model-path MODEL --tp-size 16 --dp-size 16 --enable-dp-attention "
-        "--moe-a2a-backend deepep --deepep-mode low_latency --enable-two-batch-overlap");
-  advice.setting->transport = Transport::LsaLl;
-  CHECK(serving_flags(config, advice).command.empty());
-  advice.setting->transport = Transport::Ll;
+        "--moe-a2a-backend deepep --deepep-mode auto --enable-two-batch-overlap");
   advice.on = false;
   CHECK(serving_flags(config, advice).command.empty());
   CHECK(!serving_flags(config, advice).version.empty());
