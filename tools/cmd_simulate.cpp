@@ -1,6 +1,7 @@
 // dbo simulate: a config, or a plan with costs, to a predicted step.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "sim/base/error.h"
@@ -66,10 +67,23 @@ Json why_json(const Why& why) {
   return out;
 }
 
+/// Sentences beside the table's labels, in lines that a terminal shows whole.
 std::string why_text(const Why& why) {
+  constexpr std::size_t kIndent = 14, kWidth = 119;
   std::string text;
-  for (const std::string& sentence : why.sentences)
-    text += (text.empty() ? "why           " : "              ") + sentence + "\n";
+  for (const std::string& sentence : why.sentences) {
+    std::string line = text.empty() ? "why           " : std::string(kIndent, ' ');
+    for (std::size_t begin = 0; begin < sentence.size();) {
+      const std::size_t end = std::min(sentence.find(' ', begin), sentence.size());
+      if (line.size() + end - begin > kWidth && line.size() > kIndent) {
+        text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+        line.assign(kIndent + 2, ' ');
+      }
+      line += sentence.substr(begin, end - begin) + " ";
+      begin = end + 1;
+    }
+    text += line.substr(0, line.size() - 1) + "\n";
+  }
   return text;
 }
 

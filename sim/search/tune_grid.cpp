@@ -99,6 +99,11 @@ class GridMaker {
         if (schedule.name != kSequentialSchedule) l.schedules.emplace_back(schedule.name);
     std::erase(l.schedules, kSequentialSchedule);  // it is always tried
     if (l.ubatches.empty()) l.ubatches = {std::max(2, overlap.ubatches)};
+    if (config_.costs.source == CostSource::Fixed) {
+      // Stated durations are those of one share of the SMs.
+      if (l.sm_controls.empty()) l.sm_controls = {overlap.sm_control};
+      if (l.comm_sms.empty()) l.comm_sms = {overlap.comm_sms};
+    }
     if (l.sm_controls.empty()) {
       l.sm_controls = {SmControl::Limit, SmControl::None};
       add_once(l.sm_controls, overlap.sm_control);

@@ -10,8 +10,9 @@
 namespace dbo {
 namespace {
 
-/// Decode steps and gains published for DeepSeek-V3 are met within this (the comparison is part of the tests).
-constexpr double kAnalyticalSpread = 0.10;
+/// What published steps of DeepSeek-V3 are met within: those that decode, and layers of prompts. Their comparison, with
+/// these bounds, is part of the tests.
+constexpr double kDecodeSpread = 0.13, kPrefillSpread = 0.28;
 constexpr double kLeastSpread = 0.01;
 
 struct Server {
@@ -279,9 +280,11 @@ class Reporter {
 }  // namespace
 
 double cost_spread(const Config& config) {
+  const auto& batch = config.workload.uniform;
+  const double analytical = batch && batch->phase != Phase::Decode ? kPrefillSpread : kDecodeSpread;
   switch (config.costs.source) {
     case CostSource::Analytical:
-      return kAnalyticalSpread;
+      return analytical;
     case CostSource::Fixed:
       return 0;
     case CostSource::Profile:
@@ -290,7 +293,7 @@ double cost_spread(const Config& config) {
   std::vector<double> spreads;
   for (const ProfilePoint& point : load_profile(config.profile_path()).points)
     if (point.median_us > 0) spreads.push_back(point.spread_us / point.median_us);
-  if (spreads.empty()) return kAnalyticalSpread;
+  if (spreads.empty()) return analytical;
   const auto middle = spreads.begin() + static_cast<std::ptrdiff_t>(spreads.size() / 2);
   std::nth_element(spreads.begin(), middle, spreads.end());
   return std::max(kLeastSpread, *middle);
