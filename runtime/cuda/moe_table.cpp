@@ -1,6 +1,8 @@
 #include "runtime/cuda/moe_table.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "kernels/a2a/nccl_exchange.h"
 #include "kernels/compute/pointwise.h"
@@ -99,7 +101,23 @@ MoeTable::MoeTable(const RankSetup& setup, NcclComm* comm, MoeOptions options)
     add_op(op);
     if (options_.poison) poison(op);
   }
+  warm_dense_products();
   setup.group.barrier();
+}
+
+void MoeTable::warm_dense_products() {
+  // cuBLAS loads a kernel when a product first picks it, and a load waits for every GPU of the process: beside a kernel
+  // that waits for this rank, forever. So all kinds of products run once before any rank may begin.
+  const Stream stream = Stream::create(true);
+  std::set<std::tuple<OpId, int, bool>> seen;
+  for (std::size_t i = 0; i < linear_.ops.size(); ++i) {
+    const LinearOp& op = linear_.ops[i];
+    const OpKind kind = plan_.op(op.op).kind;
+    if (!is_compute(kind) || kind == OpKind::MLP) continue;
+    if (seen.emplace(op.op, op.ubatch, op.layer >= 0 && plan_.shape.is_moe_layer(op.layer)).second)
+      table_.ops[i].enqueue(stream.get());
+  }
+  DBO_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
 }
 
 std::int64_t MoeTable::count_rows(const Router& router) const {
@@ -373,8 +391,8 @@ OpLaunch MoeTable::copy_op(std::uint32_t plan_op, OpKind kind) {
                                   : kernels::launch_copy_combine_receive(combine, copies, stream));
   };
   if (is_recv(kind)) {
-    // A stream that waits for a word must never stand in front of this rank's own copies, which a peer waits for: nothing
-    // but an edge keeps a graph from putting both on one queue.
+    // A stream that waits for a word must never stand in front of this rank's own copies, which a peer waits for:
+    // nothing but an edge keeps a graph from putting both on one queue.
     const cudaEvent_t copied = copied_[linear_.ops[plan_op].pair].get();
     return launches([=](cudaStream_t stream) {
       DBO_CUDA_CHECK(cudaStreamWaitEvent(stream, copied, 0));

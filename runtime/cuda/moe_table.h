@@ -68,6 +68,7 @@ class MoeTable final : public OpSource {
   bool adds_shared(int layer) const;
   std::int64_t count_rows(const Router& router) const;
   void connect(const RankSetup& setup, NcclComm* comm);
+  void warm_dense_products();
 
   const Plan& plan_;
   const Linear& linear_;

@@ -27,7 +27,7 @@ SourceMaker stand_in_source(std::vector<StandInWork> work) {
 
 RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const SourceMaker& make_source,
                        HangGuard& guard, ReplayOptions options)
-    : group_(group), plan_(plan), plan_rank_(plan_rank) {
+    : group_(group), guard_(guard), plan_(plan), plan_rank_(plan_rank) {
   const int plan_class = plan.class_of(plan_rank);
   linear_ = linearise(plan, plan_class);
   start_gpu(options.gpu);
@@ -87,6 +87,7 @@ RankReplay::~RankReplay() {
 
 void RankReplay::run_eager() {
   group_.barrier();
+  const HangGuard::Section section(guard_);  // a launch may block, too
   DBO_CUDA_CHECK(cudaEventRecord(step_begin_.get(), device_->compute()));
   const auto begin = std::chrono::steady_clock::now();
   runner_->run();
@@ -111,6 +112,7 @@ bool RankReplay::run_graph(const GraphKey& key) {
     return false;
   }
   group_.barrier();
+  const HangGuard::Section section(guard_);
   DBO_CUDA_CHECK(cudaEventRecord(step_begin_.get(), device_->compute()));
   const auto begin = std::chrono::steady_clock::now();
   device_->launch_graph(*graph);

@@ -109,6 +109,7 @@ class RankReplay {
   std::vector<OpTime> on_gpu_clock(std::vector<OpTime> times) const;
 
   HostGroup& group_;
+  HangGuard& guard_;
   const Plan& plan_;
   int plan_rank_;
   Linear linear_;
