@@ -12,7 +12,7 @@ namespace dbo {
 namespace {
 
 constexpr int kMargin = 24, kLabelWidth = 108, kLaneHeight = 34, kLaneGap = 8, kHeadHeight = 92;
-constexpr int kPanelGap = 64, kAxisHeight = 26, kLegendHeight = 40;
+constexpr int kPanelGap = 64, kAxisHeight = 26, kLegendHeight = 40, kLegendLine = 22;
 
 std::string xml(std::string_view text) {
   std::string out;
@@ -87,8 +87,7 @@ class Picture {
     }
     caption(y, "Whole step, " + us_text((end - begin).count()) + " µs");
     y = panel({begin, end, y + 14, !steady});
-    legend(y + 24);
-    return finish(y + 24 + kLegendHeight);
+    return finish(legend(y + 24) + kLegendHeight);
   }
 
  private:
@@ -183,7 +182,8 @@ class Picture {
     }
   }
 
-  void legend(int y) {
+  /// Returns where its last line begins.
+  int legend(int y) {
     int x = kMargin;
     std::array<bool, kOpKinds> seen{};
     for (const Row& row : rows_.rows)
@@ -191,13 +191,20 @@ class Picture {
     for (std::size_t k = 0; k < seen.size(); ++k) {
       if (!seen[k]) continue;
       const auto kind = static_cast<OpKind>(k);
+      const int width = 46 + static_cast<int>(op_name(kind).size()) * 8 + 12;
+      if (x + width > options_.width - kMargin) {
+        x = kMargin;
+        y += kLegendLine;
+      }
       for (int ubatch = 0; ubatch < 2; ++ubatch)
         body_ += "<rect x=\"" + std::to_string(x + ubatch * 14) + "\" y=\"" + std::to_string(y) +
                  "\" width=\"14\" height=\"14\" fill=\"" + std::string(op_colour(kind, ubatch)) + "\"/>";
       text(x + 34, y + 12, "key", op_name(kind));
-      x += 46 + static_cast<int>(op_name(kind).size()) * 8 + 12;
+      x += width;
     }
-    text(x + 10, y + 12, "key", "lighter and darker: ubatch 0 and 1, subscripts are ubatch numbers");
+    y += kLegendLine;
+    text(kMargin, y + 12, "key", "lighter and darker: even and odd ubatches; subscripts are ubatch numbers");
+    return y;
   }
 
   std::string finish(int height) {
@@ -210,7 +217,12 @@ class Picture {
                       ".ax{font-size:12px;text-anchor:middle;fill:#57606a}.key{font-size:13px}"
                       ".bg{fill:#f3f4f6}.op{stroke:#fff;stroke-width:.6}.tick{stroke:#8c959f;stroke-width:.5;"
                       "stroke-dasharray:2 3}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
-    out += "<text x=\"" + std::to_string(kMargin) + "\" y=\"34\" class=\"t\">" + xml(options_.title) + "</text>\n";
+    // A bold letter is about 0.6 of its size wide; a long title gets smaller letters.
+    const auto letters = std::max<std::int64_t>(1, static_cast<std::int64_t>(options_.title.size()));
+    const std::int64_t size = std::clamp<std::int64_t>((options_.width - 2 * kMargin) * 10 / (6 * letters), 10, 22);
+    out += "<text x=\"" + std::to_string(kMargin) +
+           "\" y=\"34\" class=\"t\" style=\"font-size:" + std::to_string(size) + "px\">" + xml(options_.title) +
+           "</text>\n";
     out += "<text x=\"" + std::to_string(kMargin) + "\" y=\"58\" class=\"s\">" + xml(options_.subtitle) + "</text>\n";
     return out + body_ + "</svg>\n";
   }

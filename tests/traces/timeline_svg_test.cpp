@@ -61,3 +61,32 @@ TEST_CASE("timeline_svg: tens of thousands of narrow slices stay a small picture
   CHECK(timeline_svg(builder.trace()).size() < 400000);
   CHECK(timeline_svg(Trace{}).find("</svg>") != std::string::npos);
 }
+
+TEST_CASE("timeline_svg: nothing written is wider than the picture") {
+  // Every kind of op, and a title as long as a config makes it: letters of 13 pixels are at most 9 wide.
+  TraceBuilder builder;
+  for (std::size_t k = 0; k < kOpKinds; ++k) {
+    const auto start = static_cast<std::int64_t>(k) * 100;
+    builder.op(static_cast<OpKind>(k), 0, 0, start, start + 100);
+  }
+  for (const int width : {800, 1600}) {
+    SvgOptions options;
+    options.title = std::string(110, 'w');
+    options.width = width;
+    const std::string svg = timeline_svg(builder.trace(), options);
+    std::size_t keys = 0;
+    for (std::size_t at = 0; (at = svg.find("<text x=\"", at)) != std::string::npos;) {
+      const std::size_t open = svg.find('>', at), end = svg.find("</text>", at);
+      const std::string head = svg.substr(at, open - at);
+      const double x = std::stod(head.substr(9)), letters = static_cast<double>(end - open - 1);
+      if (head.find("class=\"key\"") != std::string::npos) {
+        ++keys;
+        CHECK(x + letters * 9 <= width);
+      }
+      if (const std::size_t size = head.find("font-size:"); size != std::string::npos)
+        CHECK(x + letters * std::stod(head.substr(size + 10)) * 0.6 <= width);
+      at = end;
+    }
+    CHECK(keys == kOpKinds + 1);
+  }
+}
