@@ -111,11 +111,12 @@ DBO_DEVICE void wait_for_sources(const A2aCall& c, WaitOp op, std::size_t flag, 
   block_sync();
 }
 
-/// Holds, by a whole block, until the emulated wire has delivered from all sources, whose stamps are here.
+/// Holds, by a whole block, until the emulated wire has delivered from all sources, whose stamps are here. Own rows
+/// travel on no wire; but where one GPU plays many ranks (mirrored), some of them are as late as this rank is.
 DBO_DEVICE void hold_for_sources(const A2aCall& c, WaitOp op, std::size_t stamp) {
   if (c.wire_ns == 0) return;
   for (int source = thread_index(); source < c.layout.dims.ranks; source += block_threads()) {
-    if (source == c.layout.dims.rank) continue;
+    if (source == c.layout.dims.rank && !c.mirrored) continue;
     hold_wire(c, op, load_acquire(control<std::uint64_t>(c, c.base, stamp) + source), source);
   }
   block_sync();

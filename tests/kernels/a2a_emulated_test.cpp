@@ -465,6 +465,36 @@ TEST_CASE("a2a emulated: an emulated wire delays the receive, not the data") {
   }
 }
 
+TEST_CASE("a2a emulated: the own send travels too where one GPU plays many ranks, and only there") {
+  // The own stamp is now, all others are long ago: a receive among real ranks ends at once, one among played ranks
+  // holds.
+  Case c = basic_case(Transport::CopyEngine, ElementType::Bf16);
+  const A2aLayout layout = kernels::make_a2a_layout(c.shape);
+  for (const bool mirrored : {false, true}) {
+    std::vector<std::byte> memory(layout.total_bytes);
+    A2aCall call;
+    call.layout = layout;
+    call.base = memory.data();
+    call.mirrored = mirrored;
+    call.deadline_ns = 1'000'000;
+    call.wire_ns = 300'000;
+    std::uint64_t begin = 0, end = 0;
+    simt::Queue queue;
+    queue.launch({1, 32, 0, [&] {
+                    if (dev::thread_index() == 0) {
+                      begin = dev::global_time_ns();
+                      dev::control<std::uint64_t>(call, call.base, layout.combine_stamp)[layout.dims.rank] = begin;
+                    }
+                    dev::block_sync();
+                    dev::copy_hold_kernel(call, kernels::WaitOp::CopyCombine, layout.combine_stamp);
+                    if (dev::thread_index() == 0) end = dev::global_time_ns();
+                  }});
+    REQUIRE(simt::run({&queue}, {.sms = 1, .seed = 3}) == "");
+    INFO("mirrored ", mirrored, ", held ", end - begin);
+    CHECK((end - begin >= call.wire_ns) == mirrored);
+  }
+}
+
 TEST_CASE("a2a emulated: a rank that never sends is named by the deadline") {
   for (Transport transport : {Transport::LsaHt, Transport::LsaLl, Transport::CopyEngine}) {
     Case c = basic_case(transport, ElementType::Bf16);
