@@ -16,9 +16,11 @@ struct ReplayCommand {
   std::int64_t gpus = 1;
   std::string trace;  ///< stamps, light or full; empty: stamps of stand-ins, light of real kernels
   std::int64_t deadline_s = 20;
-  double tolerance = 0;  ///< stand-ins: percent by which a step may miss the predicted one; 0: any
-  bool poison = false;   ///< real kernels: MoeOptions::poison
-  std::string fabric;    ///< real kernels: wires last what the cost model says for this fabric; empty: as they come
+  double tolerance = 0;         ///< stand-ins: percent by which a step may miss the predicted one; 0: any
+  std::int64_t send_bytes = 0;  ///< stand-ins: moved by sends and comm kernels to the next rank
+  std::int64_t work_bytes = 0;  ///< stand-ins: moved by other ops in place
+  bool poison = false;          ///< real kernels: MoeOptions::poison
+  std::string fabric;  ///< real kernels: wires last what the cost model says for this fabric; empty: as they come
 };
 int run_replay(const ReplayCommand& command);
 

@@ -43,25 +43,23 @@ using runtime::Spread;
 using runtime::StandInWork;
 using runtime::TraceMode;
 
+/// Blocks, one an SM, of a stand-in. Given durations know no contention: what would wait for SMs that the other lane's
+/// ops hold would last longer than it was given. So compute leaves the comm kernels' SMs alone, the un-split step's
+/// too, unless the plan lets all share them.
 int blocks_of(const Plan& plan, SmPool pool, int gpu_sms) {
-  const int compute = plan.sm.compute > 0 ? plan.sm.compute : gpu_sms;
-  switch (pool) {
-    case SmPool::Compute:
-      return plan.sm.control == SmControl::None ? gpu_sms : std::min(compute, gpu_sms);
-    case SmPool::Comm:
-      return plan.sm.comm > 0 ? std::min(plan.sm.comm, gpu_sms) : 1;
-    case SmPool::All:
-      // Given durations know no contention: a stand-in that took the comm kernels' SMs would wait for them and last
-      // longer than it was given.
-      return plan.sm.comm > 0 ? std::min(compute, gpu_sms) : gpu_sms;
-    case SmPool::None:
-      return 1;
-  }
-  return 1;
+  const int comm = plan.sm.comm > 0 ? std::min(plan.sm.comm, gpu_sms - 1) : 1;
+  if (pool == SmPool::Comm) return comm;
+  if (pool == SmPool::None) return 1;
+  const bool comm_kernels =
+      std::any_of(plan.ops.begin(), plan.ops.end(), [](const OpDef& op) { return op.sms == SmPool::Comm; });
+  const int compute = plan.sm.compute > 0 ? std::min(plan.sm.compute, gpu_sms) : gpu_sms;
+  if (plan.sm.control == SmControl::None && pool == SmPool::Compute) return gpu_sms;
+  return comm_kernels ? std::min(compute, gpu_sms - comm) : compute;
 }
 
 /// The stand-ins of one rank. An op that takes no time and tells nobody anything is not launched at all.
-std::vector<StandInWork> stand_ins(const Plan& plan, const CostTable& costs, int rank, int gpu_sms) {
+std::vector<StandInWork> stand_ins(const Plan& plan, const CostTable& costs, int rank, int gpu_sms,
+                                   const ReplayCommand& command) {
   const Linear linear = linearise(plan, plan.class_of(rank));
   const int group = costs.group_of_rank()[static_cast<std::size_t>(rank)];
   std::vector<StandInWork> work;
@@ -75,6 +73,9 @@ std::vector<StandInWork> stand_ins(const Plan& plan, const CostTable& costs, int
     // A send or receive without a time of its own only stamps and holds: one small block.
     w.whole_sm = w.time > Ns{};
     w.blocks = w.whole_sm ? blocks_of(plan, plan.op(op.op).sms, gpu_sms) : 1;
+    const OpKind kind = plan.op(op.op).kind;
+    if (w.whole_sm && !is_recv(kind))
+      w.copy_bytes = is_send(kind) || is_collective(kind) ? command.send_bytes : command.work_bytes;
     work.push_back(w);
   }
   return work;
@@ -438,6 +439,10 @@ int run_replay(const ReplayCommand& command) {
     throw InputError("asked for " + std::to_string(ranks) + " GPUs, this machine has " + std::to_string(gpus.size()));
   if (command.iterations < 1) throw InputError("--iters must be at least 1");
   if (command.deadline_s < 1) throw InputError("--deadline must be at least 1 second");
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 32;
+  if (std::min(command.send_bytes, command.work_bytes) < 0 ||
+      std::max(command.send_bytes, command.work_bytes) > kMostBytes)
+    throw InputError("--send-bytes and --work-bytes must lie between 0 and 4 GiB");
   if (command.tolerance < 0) throw InputError("--tolerance must not be negative");
 
   Session session{
@@ -449,7 +454,7 @@ int run_replay(const ReplayCommand& command) {
   }
   bool host_blocks = false;
   for (int rank = 0; rank < ranks; ++rank) {
-    if (costs) session.work.push_back(stand_ins(plan, *costs, rank, gpus[0].sms));
+    if (costs) session.work.push_back(stand_ins(plan, *costs, rank, gpus[0].sms, command));
     host_blocks = host_blocks || blocks_host(linearise(plan, plan.class_of(rank)));
   }
   std::vector<bool> ways;

@@ -51,7 +51,7 @@ struct StandInArgs {
   /// From the first block's begin (or arrival) to the end. What a launch does besides (stamps, flags, looking for what
   /// it waits for) happens within it; a launch given less than that, some microseconds, lasts as long as that takes.
   std::uint64_t duration_ns = 0;
-  /// Work and Send: bytes copied from `src` to `dst` (16-byte aligned) while the time runs; the launch lasts at least
+  /// All but Receive: bytes copied from `src` to `dst` (16-byte aligned) while the time runs; the launch lasts at least
   /// as long as the copy.
   const void* src = nullptr;
   void* dst = nullptr;

@@ -117,11 +117,11 @@ kernels::StandInArgs StandInTable::args_of(std::uint32_t plan_op, const StandInW
   args.progress = progress.device(op.lane);
   args.ordinal = ordinal_[plan_op];
   if (timer_.tick_ns > kFineTick) args.cycles_per_1024_ns = timer_.cycles_per_1024_ns;
-  const bool copies = args.role == kernels::StandInRole::Send || args.role == kernels::StandInRole::Work;
-  if (work.copy_bytes > 0 && copies) {
+  const bool sends = args.role == kernels::StandInRole::Send || args.role == kernels::StandInRole::Collective;
+  if (work.copy_bytes > 0 && args.role != kernels::StandInRole::Receive) {
     args.bytes = (static_cast<std::uint64_t>(work.copy_bytes) + 15) / 16 * 16;
     args.src = source_.get();
-    const int to = args.role == kernels::StandInRole::Send ? (rank_ + 1) % ranks_ : rank_;
+    const int to = sends ? (rank_ + 1) % ranks_ : rank_;
     args.dst = targets_.pointers()[static_cast<std::size_t>(to)];
   }
   return args;

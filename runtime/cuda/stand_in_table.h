@@ -22,7 +22,7 @@ struct StandInWork {
   Ns notify{};  ///< comm kernel: until the counts are known
   int blocks = 1;
   bool whole_sm = true;         ///< its blocks share no SM with other ops'
-  std::int64_t copy_bytes = 0;  ///< moved by its SMs meanwhile: sends to the next rank's memory, others in place
+  std::int64_t copy_bytes = 0;  ///< moved by its SMs meanwhile: sends, comm kernels to the next rank; not receives
 };
 
 struct StandInOptions {
