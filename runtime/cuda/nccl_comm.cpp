@@ -11,9 +11,9 @@
 
 #include "kernels/a2a/nccl_exchange.h"
 #include "runtime/cuda/check.h"
-#include "runtime/mpi_group.h"
 #include "runtime/cuda/peer_memory.h"
 #include "runtime/cuda/process.h"
+#include "runtime/mpi_group.h"
 #include "runtime/ring.h"
 #include "sim/base/error.h"
 

@@ -15,9 +15,9 @@ namespace {
 
 /// How far a trace is from the stamps inside the kernels.
 struct Difference {
-  Ns begin{}, end{};       ///< at most, either way
-  Ns after{};              ///< at most, of a traced begin behind the stamped one
-  Ns before_free{};        ///< at most, of a traced begin before the lane was done with the op before it
+  Ns begin{}, end{};        ///< at most, either way
+  Ns after{};               ///< at most, of a traced begin behind the stamped one
+  Ns before_free{};         ///< at most, of a traced begin before the lane was done with the op before it
   std::uint32_t worst = 0;  ///< the op of `begin`
   int missing = 0;
 };
@@ -109,7 +109,8 @@ TEST_CASE("trace full: CUPTI finds every op's kernels, eagerly and inside graphs
 }
 
 TEST_CASE("predict: the engine with measured gaps is within 2 % of the step, for ops of 20 to 200 us") {
-  for (const std::string name : {"vllm-ll", "vllm-ht", "sglang-decode", "sglang-prefill", "deepseek-prefill", "sequential"}) {
+  for (const std::string name :
+       {"vllm-ll", "vllm-ht", "sglang-decode", "sglang-prefill", "deepseek-prefill", "sequential"}) {
     const bool low_latency = name == "vllm-ll" || name == "sglang-decode";
     const Transport transport = low_latency ? Transport::LsaLl : Transport::LsaHt;
     const int ubatches = name == "sequential" ? 1 : 2;

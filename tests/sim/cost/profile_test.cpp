@@ -96,9 +96,15 @@ TEST_CASE("profile: what is written reads back the same") {
   Profile p = profile({point("A1", 64, 4096, 101.25), comm, mlp});
   p.machine.driver = "580.1";
   p.machine.sm_clock_mhz = 1980;
-  p.host = HostCosts{
-      .launch = Ns{2500}, .record = Ns{1}, .wait = {}, .yield = {}, .graph_launch = {}, .node_gap = {}, .lane_gap = {},
-      .eager_node_gap = Ns{3250}, .eager_lane_gap = {}};
+  p.host = HostCosts{.launch = Ns{2500},
+                     .record = Ns{1},
+                     .wait = {},
+                     .yield = {},
+                     .graph_launch = {},
+                     .node_gap = {},
+                     .lane_gap = {},
+                     .eager_node_gap = Ns{3250},
+                     .eager_lane_gap = {}};
   p.fits = {{"D of lsa-ht", "alpha_us + bytes / rate", {{"alpha_us", 4.25}, {"rate", 3.53e11}}, 0.03, 12}};
   const Profile back = profile_from_json(JsonRef(wrap_json(profile_to_json(p), "p.json")));
   CHECK(back.machine == p.machine);

@@ -298,9 +298,9 @@ TEST_CASE("engine: eager ops have gaps of their own, which hide behind a host th
     costs.host.launch = Ns{};
     const EngineResult result = run_engine(plan, costs, options);
     const std::vector<OpTimes>& t = result.times[0];
-    CHECK(t[0].start == 0);             // A0
-    CHECK(t[1].start == 40000 + 3000);  // A1
-    CHECK(t[2].start == 103000 + 500);  // D: first on its lane
+    CHECK(t[0].start == 0);              // A0
+    CHECK(t[1].start == 40000 + 3000);   // A1
+    CHECK(t[2].start == 103000 + 500);   // D: first on its lane
     CHECK(t[3].start == 163500 + 3500);  // MLP: after D on the other lane
     // A launch takes longer than an op and its gap: the host is late every time.
     costs.host.launch = Ns{50000};
