@@ -17,6 +17,7 @@ struct ProfileMachine {
   std::string gpu;     ///< as the driver names it
   std::string preset;  ///< the GPU preset it is; empty: none
   int gpus = 1;        ///< that took part
+  int nodes = 1;       ///< they were spread over
   std::string driver, cuda, nccl, cublas;
   int sm_clock_mhz = 0, memory_clock_mhz = 0;
 

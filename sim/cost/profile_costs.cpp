@@ -69,7 +69,10 @@ struct PointFilter {
 class ProfileTable {
  public:
   ProfileTable(const Plan& plan, const Profile& profile, const MachineSpec& machine)
-      : plan_(plan), profile_(profile), machine_(machine) {}
+      : plan_(plan),
+        profile_(profile),
+        machine_(machine),
+        wires_differ_(profile.machine.nodes == 1 && machine.link_domain(plan.world) < plan.world.ranks) {}
 
   CostTable build();
 
@@ -87,6 +90,7 @@ class ProfileTable {
   const Plan& plan_;
   const Profile& profile_;
   const MachineSpec& machine_;
+  bool wires_differ_;  ///< the plan's ranks are further apart than those of the profile were
   std::set<std::string> missing_, beyond_;
   std::map<std::pair<int, double>, Exchange> exchanges_;
 };
@@ -248,6 +252,14 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
   if (!apply(name, false, &OpCost::time)) missing_.insert(std::string(name));
   if (!apply(name, true, &OpCost::beside) && analytical.time > Ns{0})
     cost.beside = Ns{analytical.beside.count() * cost.time.count() / analytical.time.count()};
+  if (wires_differ_) {
+    // A comm kernel lasts at least as long as its bytes are on the way; a receive's wire stays the fabric's.
+    if (is_collective(cell.op->kind)) {
+      cost.time = std::max(cost.time, analytical.time);
+      cost.beside = std::max(cost.beside, analytical.beside);
+    }
+    return;
+  }
   if (is_recv(cell.op->kind)) {
     const std::string_view wire = dispatch ? "D.wire" : "C.wire";
     if (!apply(wire, false, &OpCost::wire)) missing_.insert(std::string(wire));
@@ -278,6 +290,9 @@ CostTable ProfileTable::build() {
       "Op times come from " + profile_.file + ", measured on " + profile_.machine.gpu + " on " + profile_.date + ".";
   if (!missing_.empty())
     table.assumptions.push_back("Not in the profile, so worked out from published rates: " + listed(missing_) + ".");
+  if (wires_differ_)
+    table.assumptions.push_back("The profile was measured inside a node, so wires take what the model of " +
+                                machine_.fabric.name + " says, and comm kernels at least that.");
   if (!beyond_.empty())
     table.assumptions.push_back(
         "Beyond what was measured, so continued as the analytical cost goes: " + listed(beyond_) + ".");

@@ -40,6 +40,7 @@ ProfileMachine read_machine(const JsonRef& ref) {
   machine.gpu = reader.require("gpu").string();
   if (const auto preset = reader.find("preset")) machine.preset = gpu_names()[preset->one_of(gpu_names(), "gpu")];
   machine.gpus = int_of(reader, "gpus", 1, 1);
+  machine.nodes = int_of(reader, "nodes", 1, 1);
   machine.driver = text_of(reader, "driver");
   machine.cuda = text_of(reader, "cuda");
   machine.nccl = text_of(reader, "nccl");
@@ -151,6 +152,7 @@ Json machine_to_json(const ProfileMachine& m) {
   out.set("gpu", m.gpu);
   if (!m.preset.empty()) out.set("preset", m.preset);
   out.set("gpus", m.gpus);
+  if (m.nodes != 1) out.set("nodes", m.nodes);
   for (const auto& [key, text] :
        {std::pair{"driver", &m.driver}, {"cuda", &m.cuda}, {"nccl", &m.nccl}, {"cublas", &m.cublas}})
     if (!text->empty()) out.set(key, *text);

@@ -217,6 +217,34 @@ TEST_CASE("profile: an exchange measured on two GPUs is carried over to more") {
   CHECK(cost_of(eight, profile_costs(eight, profile({p}), machine()), "D.send").time > Ns{9000});
 }
 
+TEST_CASE("profile: what was measured inside a node says nothing of wires between nodes") {
+  const auto comm = [](std::string_view op, Transport transport, double us) {
+    ProfilePoint p = point(op, 64, 0, us);
+    p.transport = transport;
+    p.ranks = 16;
+    return p;
+  };
+  const Plan halves = decode_plan(128, 1024, Transport::LsaLl, 16),
+             whole = decode_plan(128, 1024, Transport::LsaHt, 16);
+  Profile p = profile({comm("D.send", Transport::LsaLl, 9), comm("D.recv", Transport::LsaLl, 7),
+                       comm("D.wire", Transport::LsaLl, 0.5), comm("D", Transport::LsaHt, 0.5),
+                       comm("C", Transport::LsaHt, 9000)});
+  const CostTable analytical = analytical_costs(halves, machine()), kernels = analytical_costs(whole, machine());
+  const CostTable within = profile_costs(halves, p, machine()), comm_kernels = profile_costs(whole, p, machine());
+  CHECK(cost_of(halves, within, "D.send").time == Ns{9000});
+  CHECK(cost_of(halves, within, "D.recv").time == Ns{7000});
+  CHECK(cost_of(halves, within, "D.recv").wire == cost_of(halves, analytical, "D.recv").wire);
+  CHECK(cost_of(halves, within, "D.recv").wire > Ns{500});
+  CHECK(std::any_of(within.assumptions.begin(), within.assumptions.end(),
+                    [](const std::string& text) { return text.find("inside a node") != std::string::npos; }));
+  // A comm kernel is as slow as the slower of its kernel and its wire.
+  CHECK(cost_of(whole, comm_kernels, "D").time == cost_of(whole, kernels, "D").time);
+  CHECK(cost_of(whole, comm_kernels, "C").time == Ns{9'000'000});
+  // A profile of several nodes has wires between them.
+  p.machine.nodes = 2;
+  CHECK(cost_of(halves, profile_costs(halves, p, machine()), "D.recv").wire == Ns{500});
+}
+
 TEST_CASE("profile: unequal requests are carried by the analytical cost") {
   const Profile p = profile({point("A1", 64, 1024, 80), point("A1", 64, 4096, 140)});
   Plan plan = decode_plan(128, 2048);
