@@ -84,6 +84,26 @@ template <class S>
 __device__ void plan_tiles(const Params& p, std::int32_t* width, std::int32_t* start, std::uint16_t* order) {
   const int thread = static_cast<int>(threadIdx.x), most = p.tuning.most_tokens;
   const auto tokens_of = [&](int e) { return __ldg(p.offset + e + 1) - __ldg(p.offset + e); };
+  if (p.experts <= 32) {
+    // One warp, an expert a lane: nothing else starts before it is done.
+    if (thread >= 32) return;
+    const int tokens = thread < p.experts ? tokens_of(thread) : 0;
+    const int own = TokenParts(tokens, most).width(), tiles = TokenTiles::count_of(tokens, p.n, S::kRows, most);
+    int place = 0, before = 0, all = 0;
+    for (int f = 0; f < p.experts; ++f) {
+      const int other = __shfl_sync(0xffffffffu, own, f), theirs = __shfl_sync(0xffffffffu, tiles, f);
+      const bool first = other > own || (other == own && f < thread);
+      place += first ? 1 : 0;
+      before += first ? theirs : 0;
+      all += theirs;
+    }
+    if (thread < p.experts) {
+      order[place] = static_cast<std::uint16_t>(thread);
+      start[place] = before;
+    }
+    if (thread == 0) start[p.experts] = all;
+    return;
+  }
   for (int e = thread; e < p.experts; e += kThreads) width[e] = TokenParts(tokens_of(e), most).width();
   __syncthreads();
   for (int e = thread; e < p.experts; e += kThreads) {
@@ -112,12 +132,6 @@ __device__ void plan_tiles(const Params& p, std::int32_t* width, std::int32_t* s
   if (end == p.experts && begin < end) start[p.experts] = before;
 }
 
-/// Asks the L2 for a tile's weights at column `k` of them.
-template <class S>
-__device__ __forceinline__ void prefetch_weights(const CUtensorMap* map, const TokenTile& tile, int weight_row, int k) {
-  for (int row = 0; row < tile.rows; row += S::kHalf) sm90::tma_prefetch_2d(map, k, weight_row + row);
-}
-
 /// `copy_scales(shared address, barrier, token, step)` issues the copy of S::kScales bytes that belong to a step.
 template <class S, class CopyScales>
 __device__ __forceinline__ void produce(const CUtensorMap* map_a, const CUtensorMap* map_w, const Params& p,
@@ -144,13 +158,9 @@ __device__ __forceinline__ void produce(const CUtensorMap* map_a, const CUtensor
     // Asked for now, needed after this tile's copies.
     const int next = atomicAdd(p.ticket, 1) + static_cast<int>(gridDim.x);
     const int weight_row = tile.expert * p.n + tile.column;
-    // The ring holds too little to cover the way from HBM while the tensor cores are busy: the L2 fetches ahead of it.
-    const int ahead = tile.part == 0 ? p.tuning.prefetch : 0;
-    for (int k = 0; k < min(ahead, steps); ++k) prefetch_weights<S>(map_w, tile, weight_row, k * S::kStepK);
     const int boxes = tiles_up(tile.tokens, kBoxTokens);
     const auto bytes = static_cast<std::uint32_t>((boxes * kBoxTokens + tile.rows) * kRowBytes + S::kScales);
     for (int k = 0; k < steps; ++k) {
-      if (ahead > 0 && k + ahead < steps) prefetch_weights<S>(map_w, tile, weight_row, (k + ahead) * S::kStepK);
       sm90::barrier_wait(ring.empty(turn.stage), turn.parity);
       const std::uint32_t bar = ring.full(turn.stage);
       sm90::barrier_arrive_expect(bar, bytes);
@@ -312,7 +322,7 @@ inline bool make_params(const GroupedGemmArgs& args, Params& params) {
             .swiglu = args.epilogue == GroupedEpilogue::SwiGlu,
             .tuning = t};
   return args.ticket != nullptr && t.most_tokens >= kTokenTileStep && t.most_tokens <= kTokenTileMost &&
-         t.most_tokens % kTokenTileStep == 0 && t.prefetch >= 0;
+         t.most_tokens % kTokenTileStep == 0;
 }
 
 }  // namespace dbo::kernels::grouped_draw

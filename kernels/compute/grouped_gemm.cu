@@ -65,12 +65,4 @@ cudaError_t launch_grouped_gemm(const GroupedGemmArgs& args, cudaStream_t stream
   return swiglu ? grouped::launch<true>(args, stream) : grouped::launch<false>(args, stream);
 }
 
-GroupedTile choose_grouped_tile(std::int64_t rows_per_expert) {
-  // Tiles of 128 tokens waste the rest of the last one, and blocks with a full and a nearly empty tile of the same
-  // weights drift apart until both read the weights from HBM: 217 us for 130 rows where 256 take 167 us (H200, 8
-  // experts of 4096 x 7168).
-  const std::int64_t whole = (rows_per_expert + 127) / 128 * 128;
-  return rows_per_expert > 128 && 10 * whole > 11 * rows_per_expert ? GroupedTile::Tokens : GroupedTile::Columns;
-}
-
 }  // namespace dbo::kernels

@@ -8,23 +8,16 @@
 
 #include <cstdint>
 
+#include "kernels/compute/grouped_choice.h"
 #include "kernels/compute/limits.h"
 #include "kernels/compute/tensor_map.h"
 #include "kernels/moe_buffers.h"
 
 namespace dbo::kernels {
 
-/// Kernel variants of bf16 operands, by what the columns of their matrix products are. There is one for e4m3, which is
-/// like Tokens with tiles of 128 columns of C.
-enum class GroupedTile : std::uint8_t {
-  Columns,  ///< columns of C: tiles of 128 tokens x 256 columns, blocks take them in turns
-  Tokens,   ///< tokens: tiles of 256 columns of C x up to 192 tokens, blocks draw them from a counter
-};
-
 /// How the Tokens variant goes about its work, for measurements. Results do not depend on it.
 struct GroupedTuning {
   int most_tokens = 192;  ///< of a tile, a multiple of 16
-  int prefetch = 0;       ///< steps of 64 along K that the L2 fetches weights ahead
   bool stagger = true;    ///< one warpgroup starts two steps behind the other
 };
 
@@ -74,8 +67,5 @@ constexpr std::int64_t grouped_scale_stride(std::int64_t max_rows) {
 /// cudaErrorInvalidValue for shapes outside what GroupedGemmArgs says. Every row of C that a row of A maps to is
 /// written; no other byte is. The result does not depend on `sms` or `tile`.
 [[nodiscard]] cudaError_t launch_grouped_gemm(const GroupedGemmArgs& args, cudaStream_t stream);
-
-/// The variant expected to be fastest when every expert gets about `rows_per_expert` rows.
-GroupedTile choose_grouped_tile(std::int64_t rows_per_expert);
 
 }  // namespace dbo::kernels

@@ -436,7 +436,7 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   up.n = 2 * width;
   up.k = hidden;
   up.sms = sms;
-  up.tile = choose_grouped_tile(hint);
+  up.tile = choose_grouped_tile({hint, experts, up.n, up.k, sms});
   up.epilogue = GroupedEpilogue::SwiGlu;
   up.ticket = args.scratch.ticket;
   up.sm_ids = args.sm_ids;
@@ -450,7 +450,7 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   down.n = hidden;
   down.k = width;
   down.sms = sms;
-  down.tile = choose_grouped_tile(hint);
+  down.tile = choose_grouped_tile({hint, experts, down.n, down.k, sms});
   down.ticket = args.scratch.ticket + 2;
   down.sm_ids = args.sm_ids == nullptr ? nullptr : args.sm_ids + sms;
 

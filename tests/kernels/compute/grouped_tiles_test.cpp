@@ -1,5 +1,7 @@
 #include "kernels/compute/grouped_tiles.h"
 
+#include "kernels/compute/grouped_choice.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -129,4 +131,30 @@ TEST_CASE("grouped tiles: parts of an expert are even, and only the last is roun
       CHECK(cut.begin(part) < tokens);
     }
   }
+}
+
+TEST_CASE("grouped choice: the kernel that measured faster is chosen") {
+  // H200, 8 experts; microseconds of columns and tokens: 224 and 129, 182 and 212, 301 and 250, 354 and 386, 566 and
+  // 501.
+  const auto gate_up = [](int rows) { return choose_grouped_tile({rows, 8, 4096, 7168, 132}); };
+  CHECK(gate_up(64) == GroupedTile::Columns);
+  CHECK(gate_up(130) == GroupedTile::Tokens);
+  CHECK(gate_up(256) == GroupedTile::Columns);
+  CHECK(gate_up(300) == GroupedTile::Tokens);
+  CHECK(gate_up(512) == GroupedTile::Columns);
+  CHECK(gate_up(700) == GroupedTile::Tokens);
+  // 111 and 114, 172 and 129, 190 and 228.
+  const auto down = [](int rows) { return choose_grouped_tile({rows, 8, 7168, 2048, 132}); };
+  CHECK(down(256) == GroupedTile::Columns);
+  CHECK(down(300) == GroupedTile::Tokens);
+  CHECK(down(512) == GroupedTile::Columns);
+}
+
+TEST_CASE("grouped choice: cycles are launch, rounds and steps along K") {
+  // 8 x 2 x 16 tiles of 128 x 256 are two rounds of 132: 112 steps each, and a tile's ends once more.
+  CHECK(grouped_cycles(GroupedTile::Columns, {256, 8, 4096, 7168, 132}) == 11500 + 2 * 112 * 1064 + 4200);
+  CHECK(grouped_cycles(GroupedTile::Columns, {256, 8, 4096, 7168, 64}) == 11500 + 4 * 112 * 1064 + 3 * 4200);
+  // 160 tokens are one part: 8 x 16 tiles are a round.
+  CHECK(grouped_cycles(GroupedTile::Tokens, {160, 8, 4096, 7168, 132}) == doctest::Approx(1.08 * (13500 + 112 * 1347)));
+  CHECK(grouped_cycles(GroupedTile::Tokens, {0, 8, 4096, 7168, 132}) == 0);
 }
