@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <memory>
 
 #include "kernels/compute/grouped_gemm.h"
 #include "kernels/compute/work.h"
@@ -33,13 +34,12 @@ struct Variant {
 constexpr Variant kVariants[] = {{"columns", GroupedTile::Columns},
                                  {"tokens", GroupedTile::Tokens},
                                  {"tok 128", GroupedTile::Tokens, {128}},
-                                 {"tok pf 6", GroupedTile::Tokens, {192, 6}},
-                                 {"tok even", GroupedTile::Tokens, {192, 0, false}}};
+                                 {"tok even", GroupedTile::Tokens, {192, false}}};
 constexpr std::size_t kVariantCount = std::size(kVariants);
 
 /// The variant that op MLP would run.
-std::size_t chosen_variant(std::int64_t rows_per_expert) {
-  const GroupedTile tile = kernels::choose_grouped_tile(rows_per_expert);
+std::size_t chosen_variant(const kernels::GroupedShape& shape) {
+  const GroupedTile tile = kernels::choose_grouped_tile(shape);
   return static_cast<std::size_t>(
       std::find_if(std::begin(kVariants), std::end(kVariants), [&](const Variant& v) { return v.tile == tile; }) -
       std::begin(kVariants));
@@ -63,18 +63,24 @@ class Experts {
     }
   }
 
-  /// Rows of each expert; with the clock meanwhile if asked for.
-  Session::Timed time(const std::vector<int>& rows, const Variant& variant, int sms, int replays,
-                      bool clock = false) const {
+  /// Launches over all weight sets for that many rows of each expert.
+  Session::Sequence sequence(const std::vector<int>& rows, const Variant& variant, int sms) const {
     std::vector<std::int32_t> offset{0};
     for (const int r : rows) offset.push_back(offset.back() + r);
-    const Memory offsets = upload(offset), ticket = upload({0, 0});
-    std::vector<kernels::GroupedGemmArgs> args(w_.size());
+    // Held by what issues the calls.
+    struct Launches {
+      Memory offsets, ticket;
+      std::vector<kernels::GroupedGemmArgs> args;
+    };
+    const auto held = std::make_shared<Launches>();
+    held->offsets = upload(offset);
+    held->ticket = upload({0, 0});
+    held->args.resize(w_.size());
     for (std::size_t i = 0; i < w_.size(); ++i) {
-      kernels::GroupedGemmArgs& g = args[i];
+      kernels::GroupedGemmArgs& g = held->args[i];
       DBO_BENCH_CHECK(kernels::make_grouped_a_map(encoder_, a_.get(), most_rows_, shape_.k, g.a));
       DBO_BENCH_CHECK(kernels::make_grouped_w_map(encoder_, w_[i].get(), shape_.experts, shape_.n, shape_.k, g.w));
-      g.offset = offsets.as<std::int32_t>();
+      g.offset = held->offsets.as<std::int32_t>();
       g.c = c_.get();
       g.c_stride = shape_.epilogue == GroupedEpilogue::SwiGlu ? shape_.n / 2 : shape_.n;
       g.experts = shape_.experts;
@@ -83,15 +89,19 @@ class Experts {
       g.sms = sms;
       g.tile = variant.tile;
       g.tuning = variant.tuning;
-      g.ticket = ticket.as<std::int32_t>();
+      g.ticket = held->ticket.as<std::int32_t>();
       g.epilogue = shape_.epilogue;
     }
-    const int calls = static_cast<int>(args.size()) * (offset.back() <= 512 * shape_.experts ? 4 : 1);
-    const auto issue = [&](int i) {
-      DBO_BENCH_CHECK(kernels::launch_grouped_gemm(args[static_cast<std::size_t>(i) % args.size()], session_.stream()));
-    };
-    if (clock) return session_.time_and_clock(calls, replays, issue);
-    return {session_.time(calls, replays, issue), 0};
+    const int calls = static_cast<int>(w_.size()) * (offset.back() <= 512 * shape_.experts ? 4 : 1);
+    return {calls, [stream = session_.stream(), held](int i) {
+              DBO_BENCH_CHECK(
+                  kernels::launch_grouped_gemm(held->args[static_cast<std::size_t>(i) % held->args.size()], stream));
+            }};
+  }
+
+  Session::Timed time_and_clock(const std::vector<int>& rows, const Variant& variant, int sms, int replays) const {
+    const Session::Sequence s = sequence(rows, variant, sms);
+    return session_.time_and_clock(s.calls, replays, s.issue);
   }
 
  private:
@@ -103,28 +113,31 @@ class Experts {
   std::vector<Memory> w_;
 };
 
-/// Time of every variant for `rows` of each expert, and how near the chosen one comes to what the device can do.
-std::vector<std::string> measure(Session& session, const Experts& experts, const Shape& shape,
-                                 const std::vector<int>& rows, int replays) {
+/// Time of every variant for `rows` of each expert, and how near the chosen one comes to what the device can do. They
+/// take turns with the dense product whose rate is the bound's (`ceiling`) and with a dense product of the same rows:
+/// clocks move with what ran before.
+std::vector<std::string> measure(Session& session, const Session::Sequence& ceiling, const Experts& experts,
+                                 const Shape& shape, const std::vector<int>& rows, int replays) {
   std::int64_t total = 0;
   for (const int r : rows) total += r;
   const std::int64_t out_columns = shape.epilogue == GroupedEpilogue::SwiGlu ? shape.n / 2 : shape.n;
   const auto used = static_cast<double>(std::count_if(rows.begin(), rows.end(), [](int r) { return r > 0; }));
   const double flops = 2.0 * static_cast<double>(total) * shape.n * shape.k;
   const double bytes = 2.0 * (used * shape.n * shape.k + static_cast<double>(total * (shape.k + out_columns)));
+  std::vector<Session::Sequence> sequences{ceiling,
+                                           session.dense_sequence(static_cast<int>(total), shape.n, shape.k, 4)};
+  for (const Variant& variant : kVariants) sequences.push_back(experts.sequence(rows, variant, session.sms()));
+  const std::vector<double> seconds = session.time_in_turns(sequences, replays);
   double us[kVariantCount];
-  for (std::size_t i = 0; i < kVariantCount; ++i) {
-    us[i] = experts.time(rows, kVariants[i], session.sms(), replays).seconds * 1e6;
-  }
-  const std::size_t chosen = chosen_variant(total / shape.experts);
+  for (std::size_t i = 0; i < kVariantCount; ++i) us[i] = seconds[i + 2] * 1e6;
+  const double peak = kCeilingFlops / seconds[0], dense = flops / seconds[1];
+  const std::size_t chosen = chosen_variant({total / shape.experts, shape.experts, shape.n, shape.k, session.sms()});
   const std::size_t best = static_cast<std::size_t>(std::min_element(us, us + kVariantCount) - us);
-  // One dense product of the same rows, beside it in time: clocks move.
-  const double dense = flops / session.time_dense(static_cast<int>(total), shape.n, shape.k, replays);
-  const double bound = std::max(flops / session.dense_flops_per_s(), bytes / session.copy_bytes_per_s()) * 1e6;
+  const double bound = std::max(flops / peak, bytes / session.copy_bytes_per_s()) * 1e6;
   std::vector<std::string> cells;
   for (const double t : us) cells.push_back(number(t, 1));
   cells.insert(cells.end(), {kVariants[chosen].name, number(flops / us[chosen] * 1e-6, 0),
-                             number(bytes / us[chosen] * 1e-6, 2), number(dense * 1e-12, 0),
+                             number(bytes / us[chosen] * 1e-6, 2), number(peak * 1e-12, 0), number(dense * 1e-12, 0),
                              number(bound / us[chosen], 3), kVariants[best].name, number(bound / us[best], 3)});
   return cells;
 }
@@ -132,12 +145,13 @@ std::vector<std::string> measure(Session& session, const Experts& experts, const
 std::vector<std::string> columns(const char* first) {
   std::vector<std::string> c{first};
   for (const Variant& v : kVariants) c.push_back(std::string("us ") + v.name);
-  for (const char* name : {"chosen", "TFLOP/s", "TB/s", "cuBLAS", "of bound", "best", "of bound"}) c.push_back(name);
+  for (const char* name : {"chosen", "TFLOP/s", "TB/s", "8192^3", "same rows", "of bound", "best", "of bound"})
+    c.push_back(name);
   return c;
 }
 
-void rows_table(Session& session, const kernels::TensorMapEncoder& encoder, const Shape& shape,
-                const BenchOptions& options) {
+void rows_table(Session& session, const Session::Sequence& ceiling, const kernels::TensorMapEncoder& encoder,
+                const Shape& shape, const BenchOptions& options) {
   const std::vector<int> counts = options.quick
                                       ? std::vector<int>{16, 64, 100, 128, 200, 256, 300, 512, 1024, 4096}
                                       : std::vector<int>{16,  32,  48,  64,  100, 128, 130, 160, 192,  200,  256,
@@ -149,8 +163,8 @@ void rows_table(Session& session, const kernels::TensorMapEncoder& encoder, cons
   Table table(name, columns("rows/expert"), options.csv);
   for (const int rows : counts) {
     std::vector<std::string> cells{std::to_string(rows)};
-    const auto measured =
-        measure(session, experts, shape, std::vector<int>(static_cast<std::size_t>(shape.experts), rows), replays);
+    const auto measured = measure(session, ceiling, experts, shape,
+                                  std::vector<int>(static_cast<std::size_t>(shape.experts), rows), replays);
     cells.insert(cells.end(), measured.begin(), measured.end());
     table.row(cells);
   }
@@ -165,7 +179,7 @@ void rows_table(Session& session, const kernels::TensorMapEncoder& encoder, cons
           static_cast<int>(static_cast<double>(mean * shape.experts) / sum / (e + 1));
     }
     std::vector<std::string> cells{"zipf, mean " + std::to_string(mean)};
-    const auto measured = measure(session, experts, shape, zipf, replays);
+    const auto measured = measure(session, ceiling, experts, shape, zipf, replays);
     cells.insert(cells.end(), measured.begin(), measured.end());
     skewed.row(cells);
   }
@@ -191,7 +205,7 @@ void staircase_table(Session& session, const kernels::TensorMapEncoder& encoder,
       // 256 tiles of either kind; of tokens, a last round of at most half of the blocks is half a round.
       const bool half = variant.tile == GroupedTile::Tokens && 256 % sms * 2 <= sms;
       const double rounds = 256 / sms + (256 % sms == 0 ? 0.0 : half ? 0.5 : 1.0);
-      const Session::Timed t = experts.time(rows, variant, sms, options.quick ? 5 : 9, true);
+      const Session::Timed t = experts.time_and_clock(rows, variant, sms, options.quick ? 5 : 9);
       cells.insert(cells.end(), {number(rounds, 1), number(t.seconds * 1e6, 1), number(t.seconds * 1e6 / rounds, 1),
                                  number(t.clock_hz * 1e-6, 0), number(t.seconds * t.clock_hz * 1e-3 / rounds, 1)});
     }
@@ -208,16 +222,24 @@ void tile_table(Session& session, const kernels::TensorMapEncoder& encoder, cons
   Table table("grouped GEMM by tile: one expert, n 8448, 4 tiles of tokens a round, cycles",
               {"tile", "a step", "of peak", "B/cycle from L2", "launch and ends", "further tile", "MHz"}, options.csv);
   const auto cycles = [&](int k, int rows, const Variant& variant, double& mhz) {
-    const Experts experts(session, encoder, {"tile", 1, columns, k, GroupedEpilogue::Store}, rows);
-    const Session::Timed t = experts.time({rows}, variant, sms, options.quick ? 5 : 9, true);
+    const Experts experts(session, encoder, {"tile", 1, columns, k, GroupedEpilogue::Store}, std::max(rows, 1));
+    const Session::Timed t = experts.time_and_clock({rows}, variant, sms, options.quick ? 5 : 9);
     mhz = t.clock_hz * 1e-6;
     return t.seconds * t.clock_hz;
   };
+  for (const Variant& variant : {kVariants[0], kVariants[1]}) {
+    // Nothing to do, and one step of one tile a block: what a launch costs before its work counts.
+    double mhz = 0;
+    const double none = cycles(2048, 0, variant, mhz),
+                 one = cycles(64, 4 * (variant.tile == GroupedTile::Tokens ? 192 : 128), variant, mhz);
+    table.row({std::string(variant.name) + ": no rows, one step", number(none, 0), "", "", number(one, 0), "",
+               number(mhz, 0)});
+  }
   for (const int width : {0, 64, 96, 112, 128, 144, 160, 176, 192}) {
     for (const bool stagger : {true, false}) {
       if (!stagger && width != 128 && width != 192) continue;
       const int tokens = width == 0 ? 128 : width;
-      const Variant variant = width == 0 ? kVariants[0] : Variant{"", GroupedTile::Tokens, {width, 0, stagger}};
+      const Variant variant = width == 0 ? kVariants[0] : Variant{"", GroupedTile::Tokens, {width, stagger}};
       double mhz = 0;
       const double half = cycles(2048, 4 * tokens, variant, mhz), whole = cycles(4096, 4 * tokens, variant, mhz);
       const double step = (whole - half) / 32, two = cycles(2048, 8 * tokens, variant, mhz);
@@ -238,18 +260,20 @@ int run_bench_gemm(const BenchOptions& options) {
   kernels::TensorMapEncoder encoder;
   DBO_BENCH_CHECK(kernels::find_tensor_map_encoder(encoder));
   DBO_BENCH_CHECK(kernels::prepare_grouped_gemm());
+  const Session::Sequence ceiling = session.dense_sequence(kCeilingSide, kCeilingSide, kCeilingSide, 1);
   session.print_head("bench gemm");
   std::printf(
-      "# of bound: the time at the cuBLAS 8192^3 rate or the copy bandwidth, whichever is longer, over ours; cuBLAS in "
-      "TFLOP/s for one product of the same rows\n");
+      "# of bound: the time at the rate of cuBLAS for 8192^3 or the copy bandwidth, whichever is longer, over ours; "
+      "both "
+      "products of cuBLAS, 8192^3 and one of the same rows, take turns with ours, as clocks move; in TFLOP/s\n");
   std::printf("# weights come from HBM (a ring of sets), times are medians of graph replays\n");
-  rows_table(session, encoder, {"gate and up, SwiGLU", 8, 4096, 7168, GroupedEpilogue::SwiGlu}, options);
-  rows_table(session, encoder, {"down", 8, 7168, 2048, GroupedEpilogue::Store}, options);
+  rows_table(session, ceiling, encoder, {"gate and up, SwiGLU", 8, 4096, 7168, GroupedEpilogue::SwiGlu}, options);
+  rows_table(session, ceiling, encoder, {"down", 8, 7168, 2048, GroupedEpilogue::Store}, options);
   if (!options.quick) {
-    rows_table(session, encoder, {"gate and up, V2-Lite", 32, 2816, 2048, GroupedEpilogue::SwiGlu}, options);
-    rows_table(session, encoder, {"down, V2-Lite", 32, 2048, 1408, GroupedEpilogue::Store}, options);
+    rows_table(session, ceiling, encoder, {"gate and up, V2-Lite", 32, 2816, 2048, GroupedEpilogue::SwiGlu}, options);
+    rows_table(session, ceiling, encoder, {"down, V2-Lite", 32, 2048, 1408, GroupedEpilogue::Store}, options);
   }
-  run_fp8_tables(session, encoder, options);
+  run_fp8_tables(session, ceiling, encoder, options);
   staircase_table(session, encoder, options);
   tile_table(session, encoder, options);
   return 0;

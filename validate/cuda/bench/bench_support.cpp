@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <utility>
 
 #include "kernels/compute/clock_sample.h"
@@ -127,6 +128,20 @@ double Session::time(int calls, int replays, const std::function<void(int)>& iss
   return median(time_on_stream(stream_, replays, [&] { graph.launch(); })) / calls;
 }
 
+std::vector<double> Session::time_in_turns(const std::vector<Sequence>& sequences, int rounds) const {
+  std::vector<std::unique_ptr<Graph>> graphs;
+  for (const Sequence& s : sequences) graphs.push_back(std::make_unique<Graph>(stream_, s.calls, s.issue));
+  std::vector<std::vector<double>> seconds(sequences.size());
+  for (int r = 0; r < rounds; ++r) {
+    for (std::size_t i = 0; i < graphs.size(); ++i) {
+      seconds[i].push_back(time_on_stream(stream_, 1, [&] { graphs[i]->launch(); }).front());
+    }
+  }
+  std::vector<double> result;
+  for (std::size_t i = 0; i < graphs.size(); ++i) result.push_back(median(seconds[i]) / sequences[i].calls);
+  return result;
+}
+
 Session::Timed Session::time_and_clock(int calls, int replays, const std::function<void(int)>& issue) const {
   const Graph graph(stream_, calls, issue);
   Timed timed;
@@ -145,19 +160,29 @@ Session::Timed Session::time_and_clock(int calls, int replays, const std::functi
 }
 
 double Session::time_dense(int m, int n, int k, int replays) {
-  const Memory a = random_memory(std::int64_t{m} * k, 1, 1.0f, stream_),
-               w = random_memory(std::int64_t{n} * k, 2, 0.02f, stream_);
-  const Memory c(std::int64_t{m} * n * 2);
+  const Sequence s = dense_sequence(m, n, k, 4);
+  return time(s.calls, replays, s.issue);
+}
+
+Session::Sequence Session::dense_sequence(int m, int n, int k, int calls) {
+  // Held by what issues the calls.
+  struct Operands {
+    Memory a, w, c;
+  };
+  const auto held = std::make_shared<Operands>();
+  held->a = random_memory(std::int64_t{m} * k, 1, 1.0f, stream_);
+  held->w = random_memory(std::int64_t{n} * k, 2, 0.02f, stream_);
+  held->c = Memory(std::int64_t{m} * n * 2);
   kernels::DenseGemmArgs g;
-  g.a = a.get();
-  g.w = w.get();
-  g.c = c.get();
+  g.a = held->a.get();
+  g.w = held->w.get();
+  g.c = held->c.get();
   g.m = m;
   g.n = n;
   g.k = k;
   g.a_stride = g.w_stride = k;
   g.c_stride = n;
-  return time(4, replays, [&](int) { DBO_BENCH_CHECK(kernels::launch_dense_gemm(dense_, g, stream_)); });
+  return {calls, [this, g, held](int) { DBO_BENCH_CHECK(kernels::launch_dense_gemm(dense_, g, stream_)); }};
 }
 
 double Session::time_copies(void* to, const void* from, std::int64_t bytes) const {
@@ -173,7 +198,7 @@ double Session::time_copies(void* to, const void* from, std::int64_t bytes) cons
 
 void Session::measure_ceilings() {
   // The matrix product first: it wakes the clocks.
-  dense_flops_per_s_ = 2.0 * 8192 * 8192 * 8192 / time_dense(8192, 8192, 8192, 9);
+  dense_flops_per_s_ = kCeilingFlops / time_dense(kCeilingSide, kCeilingSide, kCeilingSide, 9);
   // Gigabytes, so that starting does not count, and as plain copies: a copy that is a node of a graph may take another
   // and slower way through the device, which is printed beside it.
   const std::int64_t bytes = std::int64_t{4} << 30;

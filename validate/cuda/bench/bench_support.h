@@ -17,6 +17,10 @@ namespace dbo::bench {
 void check(cudaError_t status, const char* what);
 #define DBO_BENCH_CHECK(call) ::dbo::bench::check((call), #call)
 
+/// The dense product whose rate is the ceiling of others.
+inline constexpr int kCeilingSide = 8192;
+inline constexpr double kCeilingFlops = 2.0 * kCeilingSide * kCeilingSide * kCeilingSide;
+
 class Memory {
  public:
   Memory() = default;
@@ -56,6 +60,12 @@ class Session {
   /// Median time in seconds of one call: issue(0), ..., issue(calls - 1) are captured into one graph, which is
   /// replayed. Calls with different arguments keep their data out of the L2.
   double time(int calls, int replays, const std::function<void(int)>& issue) const;
+  /// Of several such sequences, taking turns so that a clock that moves moves all of them: what they are compared by.
+  struct Sequence {
+    int calls = 0;
+    std::function<void(int)> issue;
+  };
+  std::vector<double> time_in_turns(const std::vector<Sequence>& sequences, int rounds) const;
   /// The same, with the SM clock meanwhile: power limits it under matrix products, less so when fewer SMs work.
   struct Timed {
     double seconds = 0;
@@ -64,6 +74,8 @@ class Session {
   Timed time_and_clock(int calls, int replays, const std::function<void(int)>& issue) const;
   /// cuBLAS on random data, bf16.
   double time_dense(int m, int n, int k, int replays);
+  /// A sequence of such products, for time_in_turns.
+  Sequence dense_sequence(int m, int n, int k, int calls);
   /// What was measured where, for the head of a table.
   void print_head(const char* title) const;
 
