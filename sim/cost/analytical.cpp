@@ -41,10 +41,11 @@ std::vector<int> loads_of_ranks(const Plan& plan) {
 
 class Builder {
  public:
-  Builder(const Plan& plan, const MachineSpec& machine, const CostHook& hook)
+  Builder(const Plan& plan, const MachineSpec& machine, const CostHook& hook, RoutedLoads* loads)
       : plan_(plan),
         machine_(machine),
         hook_(hook),
+        loads_(loads),
         router_(plan),
         classes_(layer_classes(plan, router_)),
         load_of_rank_(loads_of_ranks(plan)),
@@ -70,6 +71,7 @@ class Builder {
   const Plan& plan_;
   const MachineSpec& machine_;
   const CostHook& hook_;
+  RoutedLoads* loads_;
   Router router_;
   LayerClasses classes_;
   std::vector<int> load_of_rank_;
@@ -102,7 +104,9 @@ Exchange Builder::route(int layer, int ubatch) const {
     const TokenRange range = load != nullptr ? TokenRange{load->token_begin, load->token_end} : TokenRange{};
     tokens.push_back(tensor_share(range, rank, plan_.tensor_parallel));
   }
-  return make_exchange(plan_.transport, plan_.shape, domain_, router_.load(layer, tokens, domain_));
+  return make_exchange(
+      plan_.transport, plan_.shape, domain_,
+      loads_ != nullptr ? loads_->load(router_, layer, tokens, domain_) : router_.load(layer, tokens, domain_));
 }
 
 OpContext Builder::context(int rank, int layer, int ubatch, const RoutedLoad& routed) const {
@@ -195,10 +199,10 @@ void Builder::assume(CostTable& table) const {
 
 }  // namespace
 
-CostTable analytical_costs(const Plan& plan, const MachineSpec& machine, const CostHook& hook) {
+CostTable analytical_costs(const Plan& plan, const MachineSpec& machine, const CostHook& hook, RoutedLoads* loads) {
   if (!plan.shape.has_dims())
     throw InputError("the model has no dimensions: only fixed costs can be used for layer counts alone");
-  return Builder(plan, machine, hook).build();
+  return Builder(plan, machine, hook, loads).build();
 }
 
 }  // namespace dbo

@@ -22,6 +22,9 @@ using CostHook = std::function<void(const CostCell&, OpCost&)>;
 
 /// The table of every op of the plan. Ranks with equal loads share a group when routing is balanced, otherwise each is
 /// its own. Throws InputError when the shape has no dimensions (fixed costs are for those) or routing does not fit.
-CostTable analytical_costs(const Plan& plan, const MachineSpec& machine, const CostHook& hook = {});
+/// `loads`: counted for plans of the same world, shape and routing; counting is most of the work where routing is
+/// drawn.
+CostTable analytical_costs(const Plan& plan, const MachineSpec& machine, const CostHook& hook = {},
+                           RoutedLoads* loads = nullptr);
 
 }  // namespace dbo

@@ -12,6 +12,8 @@
 
 namespace dbo {
 
+class RoutedLoads;
+
 /// The machine a profile was measured on. What was not found out stays empty or 0.
 struct ProfileMachine {
   std::string gpu;     ///< as the driver names it
@@ -95,6 +97,8 @@ std::vector<PairCost> pair_costs(const Profile& profile);
 /// also carries what the coordinates leave out (requests of unequal length, skewed rows). Ops that were not measured
 /// are analytical; assumptions say which. Throws InputError when the profile is of another model, GPU or degree of
 /// tensor parallelism.
-CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine);
+/// `loads` as with analytical costs.
+CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine,
+                        RoutedLoads* loads = nullptr);
 
 }  // namespace dbo

@@ -74,7 +74,7 @@ class ProfileTable {
         machine_(machine),
         wires_differ_(profile.machine.nodes == 1 && machine.link_domain(plan.world) < plan.world.ranks) {}
 
-  CostTable build();
+  CostTable build(RoutedLoads* loads);
 
  private:
   void adjust(const CostCell& cell, OpCost& cost);
@@ -281,9 +281,9 @@ std::string listed(const std::set<std::string>& names) {
   return text;
 }
 
-CostTable ProfileTable::build() {
-  CostTable table =
-      analytical_costs(plan_, machine_, [this](const CostCell& cell, OpCost& cost) { adjust(cell, cost); });
+CostTable ProfileTable::build(RoutedLoads* loads) {
+  CostTable table = analytical_costs(
+      plan_, machine_, [this](const CostCell& cell, OpCost& cost) { adjust(cell, cost); }, loads);
   if (profile_.host) table.host = *profile_.host;
   // The first sentence of the analytical table no longer holds.
   table.assumptions.front() =
@@ -322,7 +322,7 @@ bool same_layer(ModelShape a, const ModelShape& b) {
 
 }  // namespace
 
-CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine) {
+CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine, RoutedLoads* loads) {
   if (!same_layer(profile.shape, plan.shape))
     throw InputError(profile.file, "/shape",
                      "was measured for another model (" + profile.shape.name + ", hidden " +
@@ -335,7 +335,7 @@ CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineS
   if (!profile.machine.preset.empty() && profile.machine.preset != machine.gpu.name)
     throw InputError(profile.file, "/machine/preset",
                      "was measured on " + profile.machine.preset + ", the plan is for " + machine.gpu.name);
-  return ProfileTable(plan, profile, machine).build();
+  return ProfileTable(plan, profile, machine).build(loads);
 }
 
 }  // namespace dbo

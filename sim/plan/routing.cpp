@@ -137,4 +137,12 @@ void Router::drawn_tokens(const Class& c, int source, TokenRange tokens, int* ou
   }
 }
 
+RoutedLoad RoutedLoads::load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain) {
+  std::vector<std::int64_t> key{router.same_load_on_all_layers() ? 0 : router.routing_class(layer), domain};
+  for (const TokenRange& range : tokens) key.insert(key.end(), {range.begin, range.end});
+  const auto [at, fresh] = known_.try_emplace(std::move(key));
+  if (fresh) at->second = router.load(layer, tokens, domain);
+  return at->second;
+}
+
 }  // namespace dbo

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -96,6 +97,16 @@ class Router {
   RoutingKind kind_ = RoutingKind::Balanced;
   std::vector<int> class_of_layer_;
   std::vector<Class> classes_;
+};
+
+/// Loads counted before, by routers alike: same world, shape, tensor parallelism and routing. For one thread.
+class RoutedLoads {
+ public:
+  RoutedLoad load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain);
+  void clear() { known_.clear(); }
+
+ private:
+  std::map<std::vector<std::int64_t>, RoutedLoad> known_;  ///< by routing class, domain and every rank's tokens
 };
 
 }  // namespace dbo

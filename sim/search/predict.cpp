@@ -82,13 +82,19 @@ MachineSpec machine_of(const Config& config) {
 }  // namespace
 
 CostTable step_costs(const Config& config, const Plan& plan, bool split) {
+  CostSources sources;
+  return step_costs(config, plan, split, sources);
+}
+
+CostTable step_costs(const Config& config, const Plan& plan, bool split, CostSources& sources) {
   switch (config.costs.source) {
     case CostSource::Fixed:
       return fixed_costs(plan, config.costs.fixed, split ? 1 : config.overlap.ubatches);
     case CostSource::Analytical:
-      return analytical_costs(plan, machine_of(config));
+      return analytical_costs(plan, machine_of(config), {}, &sources.loads);
     case CostSource::Profile:
-      return profile_costs(plan, load_profile(config.profile_path()), machine_of(config));
+      if (!sources.profile) sources.profile = load_profile(config.profile_path());
+      return profile_costs(plan, *sources.profile, machine_of(config), &sources.loads);
   }
   throw InternalError("a cost source is missing");
 }

@@ -8,8 +8,10 @@
 #include "sim/batch/decide.h"
 #include "sim/config/config.h"
 #include "sim/cost/memory.h"
+#include "sim/cost/profile.h"
 #include "sim/engine/simulate.h"
 #include "sim/plan/plan_check.h"
+#include "sim/plan/routing.h"
 #include "sim/sched/schedule.h"
 
 namespace dbo {
@@ -33,8 +35,15 @@ struct Prediction {
 /// What every plan of the decision holds besides its programs.
 ScheduleSpec step_spec(const Config& config, const Decision& decision);
 
+/// What costs of one config are made from, kept between steps. For one thread; `loads` are those of one cluster.
+struct CostSources {
+  std::optional<Profile> profile;
+  RoutedLoads loads;
+};
+
 /// The costs of a plan of the config; `split`: its decision splits the step.
 CostTable step_costs(const Config& config, const Plan& plan, bool split);
+CostTable step_costs(const Config& config, const Plan& plan, bool split, CostSources& sources);
 
 /// The plan a decision runs. `baseline`: the decision was made without DBO.
 Plan make_step_plan(const Config& config, const Decision& decision, bool baseline);

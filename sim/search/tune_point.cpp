@@ -136,6 +136,7 @@ const StepBatch& TuneEvaluator::batch_of(const TunePoint& point) {
   if (!has_batch_ || !same_batch(point, batch_point_)) {
     batch_ = expand(workload_of(point), point.gpus / base_.parallel.tensor);
     batch_point_ = point;
+    sources_.loads.clear();
     has_batch_ = true;
   }
   return batch_;
@@ -152,7 +153,7 @@ const CostTable& TuneEvaluator::costs_of(const Config& config, const TunePoint& 
   costs_point_ = point;
   for (const KeptCosts& kept : costs_)
     if (kept.execution == plan.execution && kept.ops == plan.ops && kept.loads == plan.loads) return kept.table;
-  costs_.push_back({plan.ops, plan.loads, plan.execution, step_costs(config, plan, point.split())});
+  costs_.push_back({plan.ops, plan.loads, plan.execution, step_costs(config, plan, point.split(), sources_)});
   return costs_.back().table;
 }
 

@@ -72,6 +72,7 @@ class TuneEvaluator {
   StepBatch batch_;
   bool has_batch_ = false;
   Decision decision_;
+  CostSources sources_;  ///< its loads are those of `batch_point_`
   TunePoint costs_point_;
   std::vector<KeptCosts> costs_;
   std::map<std::string, std::string> findings_;  ///< by schedule, ubatches and transport; empty: sound

@@ -85,8 +85,15 @@ TEST_CASE("tune_grid: lists survive JSON, and lists a config cannot follow are r
                        "--ep 12: must be whole nodes of 8 GPUs and a multiple of 1 tensor-parallel ranks", InputError);
 }
 
-TEST_CASE("tune_point: a point is what predict says of its config") {
-  const Config config = config_of(kDecode);
+TEST_CASE("tune_point: a point is what predict says of its config, whatever was evaluated before it") {
+  Config config;
+  SUBCASE("balanced routing") {
+    config = config_of(kDecode);
+  }
+  SUBCASE("drawn routing that differs by layer") {
+    config =
+        config_of(kDecode, R"("schedule": "vllm-ll"}, "routing": {"kind": "zipf", "alpha": 0.6, "per_layer": true)");
+  }
   TuneLists lists = small_lists();
   lists.tokens = {256};
   lists.expert_parallel = {8, 16};
