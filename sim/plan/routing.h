@@ -39,10 +39,19 @@ struct RankTraffic {
   friend bool operator==(const RankTraffic&, const RankTraffic&) = default;
 };
 
+/// What one dispatch moves from one rank to another, in the same units.
+struct PairTraffic {
+  double copies = 0;   ///< one for each expert picked
+  double ranks = 0;    ///< one for each rank with a picked expert
+  double rail = 0;     ///< two-level: into the other's far domain, which passes it on
+  double forward = 0;  ///< two-level: passed on inside a domain, from the rank it came to
+};
+
 /// One dispatch over all ranks.
 struct RoutedLoad {
   std::vector<double> expert_rows;  ///< [ranks * slots] rows each physical expert receives
   std::vector<RankTraffic> ranks;   ///< [ranks]
+  std::vector<PairTraffic> pairs;   ///< [ranks * ranks] by sender, then receiver; only if asked for
   bool sampled = false;             ///< counted on part of the tokens and scaled up
 };
 
@@ -70,10 +79,10 @@ class Router {
   /// Counts of one dispatch. `tokens` [ranks]: what each rank sends (tensor_share of its ubatch); `domain`: ranks that
   /// share an NVLink domain, consecutive. Balanced routing is counted in closed form: exactly equal rows, expected
   /// distinct ranks and domains, averaged over the ranks. Other kinds are counted token by token, on a sample of the
-  /// tokens when a rank sends more than `counted_tokens()`.
-  RoutedLoad load(int layer, std::span<const TokenRange> tokens, int domain) const;
+  /// tokens when a rank sends more than `counted_tokens()`. `pairs`: also who sends to whom.
+  RoutedLoad load(int layer, std::span<const TokenRange> tokens, int domain, bool pairs = false) const;
   /// Balanced routing counted token by token, as the other kinds are.
-  RoutedLoad counted_load(int layer, std::span<const TokenRange> tokens, int domain) const;
+  RoutedLoad counted_load(int layer, std::span<const TokenRange> tokens, int domain, bool pairs = false) const;
 
   /// How many tokens of a rank are counted at most: some 260,000 of all ranks together.
   std::int64_t counted_tokens() const;
@@ -89,7 +98,7 @@ class Router {
   std::size_t index(int layer) const { return static_cast<std::size_t>(routing_class(layer)); }
   void balanced_tokens(const Class& c, int source, TokenRange tokens, int* out) const;
   void drawn_tokens(const Class& c, int source, TokenRange tokens, int* out) const;
-  RoutedLoad closed_form(const Class& c, std::span<const TokenRange> tokens, int domain) const;
+  RoutedLoad closed_form(const Class& c, std::span<const TokenRange> tokens, int domain, bool pairs) const;
 
   World world_;
   int tensor_parallel_ = 1;

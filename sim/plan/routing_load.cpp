@@ -59,6 +59,17 @@ double mean_hit(const ExpertPlacement& placement, TopK top_k, int ranks, int wid
   return sum / runs;
 }
 
+/// The rank at `source`'s place in the domain of `rank`: two-level exchanges enter the domain there. The last domain
+/// may be short; then the place wraps inside it.
+int gate_of(int source, int rank, int domain, int ranks) {
+  const int first = rank / domain * domain;
+  return first + source % domain % std::min(domain, ranks - first);
+}
+
+PairTraffic& pair_of(RoutedLoad& load, int from, int to) {
+  return load.pairs[static_cast<std::size_t>(from) * load.ranks.size() + static_cast<std::size_t>(to)];
+}
+
 /// Adds up one rank's tokens; `stamp` arrays remember which token last touched a rank or domain.
 class Counter {
  public:
@@ -82,10 +93,13 @@ class Counter {
       const bool self = rank == source, near = rank / domain_ == home;
       (self ? from.copies_self : near ? from.copies_out_near : from.copies_out_far) += weight;
       if (!self) (near ? to.copies_in_near : to.copies_in_far) += weight;
+      const bool paired = !load_.pairs.empty();
+      if (paired) pair_of(load_, source, rank).copies += weight;
       if (rank_stamp_[static_cast<std::size_t>(rank)] == stamp_) continue;
       rank_stamp_[static_cast<std::size_t>(rank)] = stamp_;
       (self ? from.ranks_self : near ? from.ranks_out_near : from.ranks_out_far) += weight;
       if (!self) (near ? to.ranks_in_near : to.ranks_in_far) += weight;
+      if (paired) pair_of(load_, source, rank).ranks += weight;
       if (!near) add_far(source, rank, from, to, weight);
     }
   }
@@ -95,17 +109,16 @@ class Counter {
 
   void add_far(int source, int rank, RankTraffic& from, RankTraffic& to, double weight) {
     const auto domain = static_cast<std::size_t>(rank / domain_);
-    // The last domain may be short; then the place wraps inside it.
-    const int first = rank / domain_ * domain_;
-    const int size = std::min(domain_, static_cast<int>(load_.ranks.size()) - first);
-    const int gate = first + source % domain_ % size;
+    const int gate = gate_of(source, rank, domain_, static_cast<int>(load_.ranks.size()));
     RankTraffic& through = load_.ranks[static_cast<std::size_t>(gate)];
     if (domain_stamp_[domain] != stamp_) {
       domain_stamp_[domain] = stamp_;
       from.rail_out += weight;
       through.rail_in += weight;
+      if (!load_.pairs.empty()) pair_of(load_, source, gate).rail += weight;
     }
     if (gate != rank) {
+      if (!load_.pairs.empty()) pair_of(load_, gate, rank).forward += weight;
       through.forward_out += weight;
       to.forward_in += weight;
     }
@@ -126,21 +139,40 @@ RoutedLoad empty_load(const ExpertPlacement& placement, std::span<const TokenRan
   return load;
 }
 
+/// Of a token: `copies` and the chance of a copy to any one rank, and of one to any one domain.
+void expected_pairs(RoutedLoad& load, int domain, double copies, double per_rank, double per_domain) {
+  const auto ranks = static_cast<int>(load.ranks.size());
+  load.pairs.resize(load.ranks.size() * load.ranks.size());
+  for (int from = 0; from < ranks; ++from) {
+    const double tokens = load.ranks[static_cast<std::size_t>(from)].tokens;
+    for (int to = 0; to < ranks; ++to) {
+      PairTraffic& pair = pair_of(load, from, to);
+      pair.copies += tokens * copies;
+      pair.ranks += tokens * per_rank;
+      if (to / domain == from / domain) continue;
+      if (to % domain == 0) pair_of(load, from, gate_of(from, to, domain, ranks)).rail += tokens * per_domain;
+      const int gate = gate_of(from, to, domain, ranks);
+      if (gate != to) pair_of(load, gate, to).forward += tokens * per_rank;
+    }
+  }
+}
+
 }  // namespace
 
 std::int64_t Router::counted_tokens() const {
   return std::max<std::int64_t>(256, (std::int64_t{1} << 18) / world_.ranks);
 }
 
-RoutedLoad Router::load(int layer, std::span<const TokenRange> tokens, int domain) const {
+RoutedLoad Router::load(int layer, std::span<const TokenRange> tokens, int domain, bool pairs) const {
   const Class& c = classes_[index(layer)];
-  return c.blocks != nullptr ? closed_form(c, tokens, domain) : counted_load(layer, tokens, domain);
+  return c.blocks != nullptr ? closed_form(c, tokens, domain, pairs) : counted_load(layer, tokens, domain, pairs);
 }
 
-RoutedLoad Router::counted_load(int layer, std::span<const TokenRange> tokens, int domain) const {
+RoutedLoad Router::counted_load(int layer, std::span<const TokenRange> tokens, int domain, bool pairs) const {
   DBO_CHECK(static_cast<int>(tokens.size()) == world_.ranks, "a token range for every rank");
   const ExpertPlacement& placement = classes_[index(layer)].placement;
   RoutedLoad load = empty_load(placement, tokens);
+  if (pairs) load.pairs.resize(tokens.size() * tokens.size());
   Counter counter(placement, world_.ranks, domain, load);
   std::vector<int> experts;
   for (int rank = 0; rank < world_.ranks; ++rank) {
@@ -156,7 +188,7 @@ RoutedLoad Router::counted_load(int layer, std::span<const TokenRange> tokens, i
   return load;
 }
 
-RoutedLoad Router::closed_form(const Class& c, std::span<const TokenRange> tokens, int domain) const {
+RoutedLoad Router::closed_form(const Class& c, std::span<const TokenRange> tokens, int domain, bool pairs) const {
   DBO_CHECK(static_cast<int>(tokens.size()) == world_.ranks, "a token range for every rank");
   RoutedLoad load = empty_load(c.placement, tokens);
   const int ranks = world_.ranks, domains = (ranks + domain - 1) / domain;
@@ -197,6 +229,7 @@ RoutedLoad Router::closed_form(const Class& c, std::span<const TokenRange> token
     t.forward_out = rail_tokens * per_rank * near;
     t.forward_in = (far_tokens - rail_tokens) * per_rank;
   }
+  if (pairs) expected_pairs(load, domain, copies, per_rank, per_domain);
   return load;
 }
 

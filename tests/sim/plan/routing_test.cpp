@@ -175,6 +175,48 @@ TEST_CASE("routing: what leaves arrives, for every kind") {
   }
 }
 
+TEST_CASE("routing: pairs of ranks add up to every rank's totals") {
+  for (const RoutingKind kind : {RoutingKind::Balanced, RoutingKind::Zipf}) {
+    Plan plan = v3(24, 8, kind);
+    const Router router(plan);
+    std::vector<TokenRange> tokens = ranges(24, 0, 64);
+    tokens[5] = {0, 10};
+    const RoutedLoad load = router.load(1, tokens, 8, true);
+    REQUIRE(load.pairs.size() == 24 * 24);
+    CHECK(router.load(1, tokens, 8).pairs.empty());
+    for (int r = 0; r < 24; ++r) {
+      RankTraffic sum;
+      for (int other = 0; other < 24; ++other) {
+        const PairTraffic &out = load.pairs[static_cast<std::size_t>(r * 24 + other)],
+                          &in = load.pairs[static_cast<std::size_t>(other * 24 + r)];
+        const bool near = other / 8 == r / 8;
+        if (other == r) {
+          sum.copies_self += out.copies;
+          sum.ranks_self += out.ranks;
+          continue;
+        }
+        (near ? sum.copies_out_near : sum.copies_out_far) += out.copies;
+        (near ? sum.copies_in_near : sum.copies_in_far) += in.copies;
+        (near ? sum.ranks_out_near : sum.ranks_out_far) += out.ranks;
+        (near ? sum.ranks_in_near : sum.ranks_in_far) += in.ranks;
+        sum.rail_out += out.rail;
+        sum.rail_in += in.rail;
+        sum.forward_out += out.forward;
+        sum.forward_in += in.forward;
+      }
+      const RankTraffic& whole = load.ranks[static_cast<std::size_t>(r)];
+      CAPTURE(r);
+      for (double RankTraffic::*field :
+           {&RankTraffic::copies_self, &RankTraffic::copies_out_near, &RankTraffic::copies_out_far,
+            &RankTraffic::copies_in_near, &RankTraffic::copies_in_far, &RankTraffic::ranks_self,
+            &RankTraffic::ranks_out_near, &RankTraffic::ranks_out_far, &RankTraffic::ranks_in_near,
+            &RankTraffic::ranks_in_far, &RankTraffic::rail_out, &RankTraffic::rail_in, &RankTraffic::forward_out,
+            &RankTraffic::forward_in})
+        CHECK(sum.*field == doctest::Approx(whole.*field));
+    }
+  }
+}
+
 TEST_CASE("routing: distinct ranks of uniform top-8 of 256 are the published ones") {
   // R(1 - C(256 - 256/R, 8) / C(256, 8)): 1.993 for 2 ranks, 5.30 for 8, 6.52 for 16, 7.27 for 32.
   const std::pair<int, double> published[] = {{2, 1.993}, {4, 3.61}, {8, 5.30}, {16, 6.52}, {32, 7.27}};
