@@ -82,7 +82,8 @@ class Builder {
 
 /// Sets group_of_rank_ and returns one rank of each group.
 std::vector<int> Builder::group_ranks() {
-  const bool balanced = plan_.routing.kind == RoutingKind::Balanced;
+  // Flows of equal ranks differ when the ranks around them do.
+  const bool balanced = plan_.routing.kind == RoutingKind::Balanced && !(machine_.flows && plan_.loads.size() > 1);
   std::vector<int> examples;
   std::map<std::pair<int, int>, int> known;  // load and place in the tensor-parallel group
   for (int rank = 0; rank < plan_.world.ranks; ++rank) {
@@ -104,9 +105,13 @@ Exchange Builder::route(int layer, int ubatch) const {
     const TokenRange range = load != nullptr ? TokenRange{load->token_begin, load->token_end} : TokenRange{};
     tokens.push_back(tensor_share(range, rank, plan_.tensor_parallel));
   }
-  return make_exchange(
+  // Counts that plans share have no pairs.
+  const bool shared = loads_ != nullptr && !machine_.flows;
+  Exchange exchange = make_exchange(
       plan_.transport, plan_.shape, domain_,
-      loads_ != nullptr ? loads_->load(router_, layer, tokens, domain_) : router_.load(layer, tokens, domain_));
+      shared ? loads_->load(router_, layer, tokens, domain_) : router_.load(layer, tokens, domain_, machine_.flows));
+  if (machine_.flows) add_flows(exchange, domain_, machine_);
+  return exchange;
 }
 
 OpContext Builder::context(int rank, int layer, int ubatch, const RoutedLoad& routed) const {
@@ -179,6 +184,11 @@ CostTable Builder::build() {
 void Builder::assume(CostTable& table) const {
   std::vector<std::string>& say = table.assumptions;
   say.emplace_back("Op times are a roofline with achieved-rate factors fitted to published measurements.");
+  if (machine_.flows)
+    say.emplace_back(
+        "The data of an exchange moves in pairwise flows that begin together and share ports fairly; a receive waits "
+        "for "
+        "its own.");
   say.emplace_back(
       "Ops that run side by side share SMs, memory bandwidth and ports; each is priced as if it ran alone first.");
   if (plan_.routing.kind == RoutingKind::Balanced) say.emplace_back("Every expert receives equally many rows.");
@@ -200,6 +210,11 @@ void Builder::assume(CostTable& table) const {
 }  // namespace
 
 CostTable analytical_costs(const Plan& plan, const MachineSpec& machine, const CostHook& hook, RoutedLoads* loads) {
+  // Who sends to whom is kept for every pair of ranks.
+  constexpr int kMostRanksInPairs = 1024;
+  if (machine.flows && plan.world.ranks > kMostRanksInPairs)
+    throw InputError("pairwise flows are for at most 1024 ranks, not " + std::to_string(plan.world.ranks) +
+                     ": use \"network\": \"ports\"");
   if (!plan.shape.has_dims())
     throw InputError("the model has no dimensions: only fixed costs can be used for layer counts alone");
   return Builder(plan, machine, hook, loads).build();

@@ -55,13 +55,19 @@ struct OpCost {
   /// The same as `time` beside the other sort all along: compute beside a comm kernel that moves data with SMs, and the
   /// reverse; at most `time`: not slowed. Contention only, shared memory bandwidth included.
   Ns beside{};
+  /// Comm kernels: how much later than a rank of this group the last of all ranks starts, for reasons that its load
+  /// does not show (their hosts and clocks differ). The kernel holds its SMs and its lane meanwhile.
+  Ns peers{};
   /// Comm kernels that block the host: from the moment every rank has started it until the host knows the counts.
   Ns notify{};
   OpDemand demand;
   WireTraffic wire_traffic;  ///< receives only: while `wire` lasts
 
+  /// What an exchange that nobody joins late takes of its lane.
+  Ns occupied() const { return peers + time; }
+
   friend bool operator==(const OpCost& a, const OpCost& b) {
-    return a.time == b.time && a.wire == b.wire && a.beside == b.beside && a.notify == b.notify;
+    return a.time == b.time && a.wire == b.wire && a.beside == b.beside && a.peers == b.peers && a.notify == b.notify;
   }
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sim/cost/flows.h"
+
 namespace dbo {
 namespace {
 
@@ -25,6 +27,7 @@ double link_rate(const ExchangeSpec& spec) {
 
 /// Ports of the whole exchange, each at the share of its rate that the transport reaches.
 double port_seconds(const PortBytes& bytes, const ExchangeSpec& spec, const ExchangeFactors& f) {
+  if (spec.flows_s >= 0) return spec.flows_s;
   return std::max(over(bytes.near, link_rate(spec) * f.link), over(bytes.far, spec.nic_bytes_per_s * f.nic));
 }
 
@@ -57,7 +60,7 @@ void send_and_receive(ExchangeTime& time, const PortBytes& own, const PortBytes&
   time.send = f.send_floor_s + over(own.near, near_rate) + over(own.far, sms * f.sm_far_bytes_per_s);
   time.wire = f.near_floor_s;
   if (spec.far_peers > 0) {
-    const double port = over(all.far, spec.nic_bytes_per_s * f.nic);
+    const double port = spec.flows_in_s >= 0 ? spec.flows_in_s : over(all.far, spec.nic_bytes_per_s * f.nic);
     time.wire = f.far_floor_s + spec.latency_s + std::max(f.send_floor_s + port - time.send, 0.0);
   }
 }
@@ -97,6 +100,48 @@ PortBytes port_bytes(const RankTraffic& t, Transport transport, double payload, 
     bytes.handled_far = t.ranks_out_far * payload;
   }
   return bytes;
+}
+
+FlowSeconds flow_seconds(const RoutedLoad& load, int domain, const ExchangeSpec& spec, const ExchangeFactors& f,
+                         double payload, bool dispatch) {
+  const auto ranks = static_cast<std::int32_t>(load.ranks.size());
+  const bool padded = transport_info(spec.transport).padded, copies = sends_copies(spec.transport);
+  const bool stored = copies && spec.transport != Transport::CopyEngine;  // near data is the send kernel's
+  // Ports: scale-up out and in, NIC out and in, each [ranks].
+  std::vector<double> rates(static_cast<std::size_t>(ranks) * 4, link_rate(spec) * f.link);
+  std::fill(rates.begin() + ranks * 2, rates.end(), spec.nic_bytes_per_s * f.nic);
+  std::vector<Flow> flows;
+  const auto add = [&](std::int32_t from, std::int32_t to, bool near, double tokens) {
+    if (tokens <= 0 || from == to || (near && stored)) return;
+    // A combine takes the same ways back.
+    if (!dispatch) std::swap(from, to);
+    const std::int32_t base = near ? 0 : 2 * ranks;
+    flows.push_back({base + from, base + ranks + to, tokens * payload});
+  };
+  for (std::int32_t from = 0; from < ranks; ++from)
+    for (std::int32_t to = 0; to < ranks; ++to) {
+      const PairTraffic& pair = load.pairs[static_cast<std::size_t>(from * ranks + to)];
+      const bool near = from / domain == to / domain;
+      if (padded) {
+        add(from, to, near, load.ranks[static_cast<std::size_t>(from)].tokens);
+      } else if (two_level(spec.transport)) {
+        add(from, to, near, near ? pair.ranks + pair.forward : pair.rail);
+      } else {
+        add(from, to, near, copies ? pair.copies : pair.ranks);
+      }
+    }
+  const std::vector<double> ends = flow_ends(flows, rates);
+  FlowSeconds out;
+  out.in.assign(static_cast<std::size_t>(ranks), 0);
+  out.all = out.in;
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    const auto from = static_cast<std::size_t>(flows[i].from % ranks),
+               to = static_cast<std::size_t>(flows[i].to % ranks);
+    out.in[to] = std::max(out.in[to], ends[i]);
+    out.all[to] = std::max(out.all[to], ends[i]);
+    out.all[from] = std::max(out.all[from], ends[i]);
+  }
+  return out;
 }
 
 int low_latency_blocks(int experts, int sms) {

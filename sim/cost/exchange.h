@@ -1,6 +1,8 @@
 // What dispatch and combine take, by transport: bytes over ports, SMs that move them, floors.
 #pragma once
 
+#include <vector>
+
 #include "sim/cost/factors.h"
 #include "sim/model/hardware.h"
 #include "sim/plan/routing.h"
@@ -15,6 +17,9 @@ struct ExchangeSpec {
   double latency_s = 0;        ///< between nodes, one way: what the fabric adds to the factors' own, or takes off
   int sms = 0;                 ///< of the kernel that moves data; for copy engines of pack and unpack
   int near_peers = 0, far_peers = 0;
+  /// Pairwise flows: seconds until the last byte into this rank is there, and until the last into or out of it is
+  /// moved. Below 0: ports are priced by their loads.
+  double flows_in_s = -1, flows_s = -1;
 };
 
 /// Bytes of one exchange over one rank's ports, larger direction.
@@ -36,6 +41,14 @@ struct ExchangeTime {
 
 /// `payload`: bytes of one token. `traffic`: this rank's of the dispatch; a combine moves the same the other way.
 PortBytes port_bytes(const RankTraffic& traffic, Transport transport, double payload, int near_peers, int far_peers);
+
+/// When the data of one exchange is moved if its flows share the ports max-min fairly, all begun together. [ranks]
+/// seconds: into the rank, and into or out of it. `load` with pairs; `spec` as for any rank (sms are not read).
+struct FlowSeconds {
+  std::vector<double> in, all;
+};
+FlowSeconds flow_seconds(const RoutedLoad& load, int domain, const ExchangeSpec& spec, const ExchangeFactors& factors,
+                         double payload, bool dispatch);
 
 /// Blocks of DeepEP's low-latency kernels, one an SM: each takes as many experts as it must.
 int low_latency_blocks(int experts, int sms);

@@ -77,6 +77,7 @@ ExchangeFactors read_exchange(const JsonRef& ref) {
   section.share("recv_hbm", f.recv_hbm);
   section.us("notify_us", f.notify_s);
   section.us("notify_us_per_token", f.notify_s_per_token);
+  section.us("peer_spread_us", f.peer_spread_s);
   section.share("beside", f.beside);
   section.share("hbm_per_byte", f.hbm_per_byte);
   section.done();

@@ -38,6 +38,9 @@ struct ExchangeFactors {
   double recv_hbm = 0;                        ///< receive kernel: share of the HBM rate it copies at
   double notify_s = 0;                        ///< until the host knows the counts, and for each token sent
   double notify_s_per_token = 0;
+  /// Spread (standard deviation) of the instants at which equal ranks of several domains come to a call when they last
+  /// met 1 ms before; it grows with the root of that time.
+  double peer_spread_s = 0;
   double beside = 0;        ///< comm kernel: times longer while compute runs beside it
   double hbm_per_byte = 0;  ///< HBM traffic for each byte on the wire, both sides together
 };

@@ -75,6 +75,7 @@ OpCost read_op_cost(const JsonRef& ref) {
   ObjectReader reader(ref, "a time in us or an object of times");
   if (const auto value = reader.find("time_us")) cost.time = read_us(*value);
   if (const auto value = reader.find("wire_us")) cost.wire = read_us(*value);
+  if (const auto value = reader.find("peers_us")) cost.peers = read_us(*value);
   if (const auto value = reader.find("notify_us")) cost.notify = read_us(*value);
   reader.done();
   return cost;

@@ -15,7 +15,8 @@ CostTable fixed_costs(const Plan& plan, const FixedCosts& costs, int ubatches_in
 
 /// Costs of a plan from a file:
 ///   {"source": "fixed", ...} as in a config, or
-///   {"source": "ops", "ops": {NAME: us or {"time_us", "wire_us", "notify_us"}, ...}, "launches_us": [...], "host":
+///   {"source": "ops", "ops": {NAME: us or {"time_us", "wire_us", "peers_us", "notify_us"}, ...}, "launches_us": [...],
+///   "host":
 ///    {...}}
 /// where NAME is an op of the plan, `launches_us` gives each launch's own time by plan_op (null: the op's), and `host`
 /// has the keys of a config's execution.host. Throws InputError at the place: unknown op, negative time.

@@ -11,6 +11,7 @@ struct MachineSpec {
   GpuSpec gpu;
   FabricSpec fabric;
   HostCosts host;
+  bool flows = false;                    ///< exchanges as pairwise flows that share ports, not as loads of ports
   const CostFactors* factors = nullptr;  ///< null: the ones that ship
 
   const CostFactors& rates() const { return factors != nullptr ? *factors : default_factors(); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace dbo {
 namespace {
@@ -28,6 +29,18 @@ double latency_beyond(const FabricSpec& fabric) {
   return fabric.latency_s > 0 ? fabric.latency_s - kMeasured : 0;
 }
 
+/// The largest of `count` draws from a normal distribution, expected, in standard deviations. A table: logarithms
+/// differ in their last bits from library to library.
+double expected_largest(int count) {
+  constexpr double kOfPowersOfTwo[] = {0,     0.564, 1.029, 1.424, 1.766, 2.070, 2.344, 2.595, 2.827,
+                                       3.044, 3.248, 3.442, 3.626, 3.802, 3.971, 4.134, 4.291, 4.443};
+  constexpr int kLast = static_cast<int>(std::size(kOfPowersOfTwo)) - 1;
+  int power = 0;
+  while (power + 1 < kLast && (2 << power) <= count) ++power;
+  const double into = std::min(static_cast<double>(count) / (1 << power) - 1, 1.0);
+  return kOfPowersOfTwo[power] + into * (kOfPowersOfTwo[power + 1] - kOfPowersOfTwo[power]);
+}
+
 OpCost price_copy(double tokens, const Exchange& exchange, const MachineSpec& machine, int sms) {
   KernelWork copy;
   copy.act_bytes = tokens * exchange.shape->hidden * 4;
@@ -51,9 +64,12 @@ std::vector<TimedKernel> timed_kernels(OpKind kind, const OpContext& context, co
 }
 
 OpCost price_compute(OpKind kind, const OpContext& context, const MachineSpec& machine, int sms) {
+  return price_kernels(timed_kernels(kind, context, machine, sms), machine, sms);
+}
+
+OpCost price_kernels(const std::vector<TimedKernel>& kernels, const MachineSpec& machine, int sms) {
   OpCost cost;
   double seconds = 0, beside = 0, arithmetic = 0, hbm = 0, weights = 0, longest = 0;
-  const std::vector<TimedKernel> kernels = timed_kernels(kind, context, machine, sms);
   for (const TimedKernel& kernel : kernels) {
     seconds += kernel.time.seconds;
     beside += kernel.time.beside_seconds;
@@ -99,6 +115,54 @@ Exchange make_exchange(Transport transport, const ModelShape& shape, int domain,
   return exchange;
 }
 
+namespace {
+
+ExchangeSpec exchange_spec(const Exchange& exchange, const MachineSpec& machine, int sms) {
+  return {.transport = exchange.transport,
+          .gpu = &machine.gpu,
+          .nic_bytes_per_s = machine.nic_bytes_per_s(),
+          .latency_s = latency_beyond(machine.fabric),
+          .sms = sms,
+          .near_peers = exchange.near_peers,
+          .far_peers = exchange.far_peers};
+}
+
+ExchangeTime direction_time(const Exchange& exchange, int rank, ExchangeSpec spec, const TransportFactors& factors,
+                            bool dispatch) {
+  const FlowSeconds& flows = dispatch ? exchange.dispatch_flows : exchange.combine_flows;
+  const auto r = static_cast<std::size_t>(rank);
+  if (!flows.in.empty()) {
+    spec.flows_in_s = flows.in[r];
+    spec.flows_s = flows.all[r];
+  }
+  return exchange_time(exchange.load.ranks[r], dispatch ? exchange.slowest_dispatch : exchange.slowest_combine, spec,
+                       dispatch ? factors.dispatch : factors.combine, payload_of(*exchange.shape, dispatch), dispatch);
+}
+
+/// What a call waits for the last of all ranks. They met in the call before, and have run apart since for about as long
+/// as an exchange beside compute takes: calls of steps that hide their exchanges follow one another closely.
+double peer_seconds(const Exchange& exchange, int rank, const ExchangeSpec& spec, const TransportFactors& f) {
+  if (exchange.far_peers == 0 || f.dispatch.peer_spread_s <= 0) return 0;
+  double apart = 0;
+  for (const bool dispatch : {true, false})
+    apart += direction_time(exchange, rank, spec, f, dispatch).whole *
+             std::max((dispatch ? f.dispatch : f.combine).beside, 1.0) / 2;
+  constexpr double kMeasured = 1e-3;
+  return f.dispatch.peer_spread_s * std::sqrt(apart / kMeasured) *
+         expected_largest(static_cast<int>(exchange.load.ranks.size()));
+}
+
+}  // namespace
+
+void add_flows(Exchange& exchange, int domain, const MachineSpec& machine) {
+  const ExchangeSpec spec = exchange_spec(exchange, machine, 0);
+  const TransportFactors& f = machine.rates().transport(exchange.transport);
+  exchange.dispatch_flows =
+      flow_seconds(exchange.load, domain, spec, f.dispatch, payload_of(*exchange.shape, true), true);
+  exchange.combine_flows =
+      flow_seconds(exchange.load, domain, spec, f.combine, payload_of(*exchange.shape, false), false);
+}
+
 OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const MachineSpec& machine, int sms) {
   const RankTraffic& traffic = exchange.load.ranks[static_cast<std::size_t>(rank)];
   if (kind == OpKind::CCopy) return price_copy(traffic.tokens, exchange, machine, sms);
@@ -106,15 +170,8 @@ OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const Mac
   const TransportFactors& factors = machine.rates().transport(exchange.transport);
   const ExchangeFactors& f = dispatch ? factors.dispatch : factors.combine;
   if (exchange.transport == Transport::Ll) sms = low_latency_blocks(exchange.shape->moe.routed_experts, sms);
-  const ExchangeSpec spec{.transport = exchange.transport,
-                          .gpu = &machine.gpu,
-                          .nic_bytes_per_s = machine.nic_bytes_per_s(),
-                          .latency_s = latency_beyond(machine.fabric),
-                          .sms = sms,
-                          .near_peers = exchange.near_peers,
-                          .far_peers = exchange.far_peers};
-  const ExchangeTime time = exchange_time(traffic, dispatch ? exchange.slowest_dispatch : exchange.slowest_combine,
-                                          spec, f, payload_of(*exchange.shape, dispatch), dispatch);
+  const ExchangeSpec spec = exchange_spec(exchange, machine, sms);
+  const ExchangeTime time = direction_time(exchange, rank, spec, factors, dispatch);
   OpCost cost;
   if (send) {
     cost.time = rounded(time.send);
@@ -126,6 +183,7 @@ OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const Mac
   } else {
     cost.time = rounded(time.whole);
     cost.beside = rounded(time.whole * std::max(f.beside, 1.0));
+    cost.peers = rounded(peer_seconds(exchange, rank, spec, factors));
     cost.notify = dispatch ? rounded(time.notify) : Ns{};
   }
   cost.wire_traffic = {whole(time.wire_hbm_bytes), whole(time.wire_link_bytes), whole(time.wire_nic_bytes)};

@@ -16,6 +16,9 @@ struct TimedKernel {
 };
 std::vector<TimedKernel> timed_kernels(OpKind kind, const OpContext& context, const MachineSpec& machine, int sms);
 
+/// An op made of these kernels, timed on `sms` SMs.
+OpCost price_kernels(const std::vector<TimedKernel>& kernels, const MachineSpec& machine, int sms);
+
 /// A compute op on `sms` SMs.
 OpCost price_compute(OpKind kind, const OpContext& context, const MachineSpec& machine, int sms);
 
@@ -26,8 +29,11 @@ struct Exchange {
   int near_peers = 0, far_peers = 0;
   RoutedLoad load;
   PortBytes slowest_dispatch, slowest_combine;  ///< of the rank with most over its ports
+  FlowSeconds dispatch_flows, combine_flows;    ///< empty: ports are priced by their loads
 };
 Exchange make_exchange(Transport transport, const ModelShape& shape, int domain, RoutedLoad load);
+/// Lets the exchange's data move in pairwise flows. Its load has pairs.
+void add_flows(Exchange& exchange, int domain, const MachineSpec& machine);
 
 /// One rank's part of a communication op: send, receive with its wire, comm kernel, or copy of the combined tokens.
 OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const MachineSpec& machine, int sms);

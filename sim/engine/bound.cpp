@@ -30,8 +30,8 @@ Sums add_up(const Plan& plan, const CostTable& costs, const Linear& linear, int 
     const OpKind kind = plan.ops[op.op].kind;
     const OpCost& cost = costs.at(cost_group, costs.layer_class(op.layer), op.ubatch, op.op);
     auto& own = sums.by_ubatch[op.ubatch];
-    sums.lanes[op.lane] += cost.time.count();
-    own[static_cast<std::size_t>(kind)] += cost.time.count();
+    sums.lanes[op.lane] += cost.occupied().count();
+    own[static_cast<std::size_t>(kind)] += cost.occupied().count();
     if (is_send(kind) || is_recv(kind)) sums.calls += cost.time.count();
     if (is_recv(kind)) {
       sums.wires += cost.wire.count();

@@ -290,7 +290,7 @@ void ContendedRun::begin(Rank& rank, Actor* actors, std::size_t lane) {
   switch (it.kind) {
     case TapeStep::Kind::Collective: {
       Call& call = calls_[it.tag];
-      call.latest = std::max(call.latest, rank.now);
+      call.latest = std::max(call.latest, rank.now + tapes_[rank.program].peers[it.cost + rank.place]);
       if (++call.posted == ranks_.size()) fresh_.push_back(it.tag);
       actor.state = State::Peers;
       actor.next = kNever;

@@ -249,7 +249,8 @@ class Plain {
     if (call.arrival[begin(p)] == kUnknown) {
       starts(p, step);
       std::copy(start_.begin(), start_.end(), &call.start[begin(p)]);
-      for (const std::int64_t start : start_) call.latest = std::max(call.latest, start);
+      const std::int64_t* peers = &tapes_[p].peers[step.cost];
+      for (std::size_t g = 0; g < width(p); ++g) call.latest = std::max(call.latest, start_[g] + peers[g]);
       ++call.programs_in;
       std::fill_n(&call.arrival[begin(p)], width(p), kStarted);
     }

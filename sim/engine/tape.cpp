@@ -155,6 +155,7 @@ std::uint32_t TapeMaker::cost(Tape& tape, std::size_t program, const LinearOp& o
     const OpCost& c = costs_.at(folding_.groups[static_cast<std::size_t>(g)].cost_group, layer_class, op.ubatch, op.op);
     tape.times.push_back(own ? costs_.by_plan_op[op_index].count() : c.time.count());
     tape.wires.push_back(c.wire.count());
+    tape.peers.push_back(c.peers.count());
     tape.notifies.push_back(c.notify.count());
   }
   if (!own) cost_index_[index] = at;

@@ -140,7 +140,7 @@ void add_times(const Plan& plan, const CostTable& costs, int group, std::int32_t
     for (int i = 0; i < iterations; ++i) {
       const std::int32_t moe = first + (i + 1) * task.stride - 1;
       for (const OpKind kind : {A0, A1, D, DSend, DRecv, MLP, S, C, CSend, CRecv}) {
-        times[static_cast<std::size_t>(kind)] += cost(kind, moe).time.count();
+        times[static_cast<std::size_t>(kind)] += cost(kind, moe).occupied().count();
         if (kind == DRecv) times[static_cast<std::size_t>(DWire)] += cost(kind, moe).wire.count();
         if (kind == CRecv) times[static_cast<std::size_t>(CWire)] += cost(kind, moe).wire.count();
       }

@@ -75,6 +75,7 @@ MachineSpec machine_of(const Config& config) {
   MachineSpec machine;
   machine.gpu = config.cluster.gpu;
   machine.fabric = config.cluster.fabric;
+  machine.flows = config.network == NetworkModel::Flows;
   machine.host = read_host_costs(JsonRef(wrap_json(config.execution.host, config.file)));
   return machine;
 }

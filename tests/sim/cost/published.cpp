@@ -76,9 +76,11 @@ class Evaluator {
 
   /// One kernel of an op by name.
   double kernel(OpKind kind, const OpContext& c, std::string_view name, int sms = 0) const {
-    // A part of the SMs means that communication runs on the others.
+    // A part of the SMs means that communication runs on the others; means over the trace hold the times in which it
+    // waited for peers or did not run: 26.7 of 34.6 ms a layer moved data.
+    const double moving = sms < machine_.gpu.sms && sms > 0 ? 0.77 : 0;
     for (const TimedKernel& k : timed_kernels(kind, c, machine_, sms > 0 ? sms : machine_.gpu.sms))
-      if (k.work.name == name) return us(sms < machine_.gpu.sms && sms > 0 ? k.time.beside_seconds : k.time.seconds);
+      if (k.work.name == name) return us(k.time.seconds + moving * (k.time.beside_seconds - k.time.seconds));
     throw InternalError("no kernel " + std::string(name));
   }
 

@@ -7,6 +7,7 @@
 #include "sim/base/error.h"
 #include "sim/base/hash.h"
 #include "sim/cost/fixed.h"
+#include "sim/engine/bubbles.h"
 #include "sim/engine/period.h"
 #include "sim/engine/predicted_trace.h"
 #include "sim/plan/steady.h"
@@ -246,6 +247,29 @@ TEST_CASE("engine: comm kernels start on their own rank and end by the slowest")
   CHECK(result.times[1][2].start == 130000);
   CHECK(result.times[0][2].end == 190000);
   CHECK(result.times[1][2].end == 190000);
+}
+
+TEST_CASE("engine: a comm kernel waits on its SMs and lane for ranks that come late, and moves data after") {
+  // A 100, D waits 15 for the last rank and takes 60, MLP 80, C waits 5 and takes 70 beside S.
+  const Plan plan = make_plan("sequential", small_spec(1, 1, Transport::LsaHt));
+  CostTable costs = fixed_costs(plan, t9_costs());
+  costs.at(0, 0, 0, *plan.find_op("D")).peers = Ns{15000};
+  costs.at(0, 0, 0, *plan.find_op("C")).peers = Ns{5000};
+  for (const Executor executor : {Executor::Plain, Executor::Contended}) {
+    EngineOptions options;
+    options.record = {0};
+    options.executor = executor;
+    const EngineResult result = run_engine(plan, costs, options);
+    const OpTimes& dispatch = result.times[0][2];
+    CHECK(dispatch.start == 100000);
+    CHECK(dispatch.sent == 115000);
+    CHECK(dispatch.end == 175000);
+    CHECK(result.step() == 175000 + 80000 + 5000 + 70000);
+    std::int64_t waited = 0;
+    for (const Bubble& bubble : find_bubbles(plan, result, options.record, 0))
+      if (bubble.lane == kCommLane && bubble.cause == BubbleCause::Peer) waited += bubble.ns;
+    CHECK(waited == 20000);
+  }
 }
 
 TEST_CASE("engine: a dispatch that blocks the host holds back what is launched after it") {

@@ -86,7 +86,10 @@ inline RandomCase random_case(const ScheduleName& schedule, const RandomOptions&
           const auto next = [&] { return Ns{draw.one_in(8) ? 0 : draw.below(options.most_ns)}; };
           cost.time = next();
           if (is_recv(out.plan.ops[op].kind)) cost.wire = next();
-          if (is_collective(out.plan.ops[op].kind)) cost.notify = cost.time / 3;
+          if (is_collective(out.plan.ops[op].kind)) {
+            cost.notify = cost.time / 3;
+            cost.peers = cost.time * static_cast<std::int64_t>(seed % 3) / 4;
+          }
           if (!options.demands) continue;
           cost.demand = random_demand(out.plan.ops[op], cost, draw);
           if (draw.one_in(2)) cost.beside = cost.time * (100 + draw.below(40)) / 100;

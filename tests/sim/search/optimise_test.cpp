@@ -121,8 +121,8 @@ TEST_CASE("optimise: is never slower than a built-in schedule, and its notation 
 }
 
 TEST_CASE("optimise: two calls in flight may be faster, and are a warning where there are two buffers") {
-  // A call takes 10 + 120 + 10 or 10 + 100 + 10 us: 2 (140 + 120) one after the other. With two under way the wires alone
-  // count, 2 (120 + 100).
+  // A call takes 10 + 120 + 10 or 10 + 100 + 10 us: 2 (140 + 120) one after the other. With two under way the wires
+  // alone count, 2 (120 + 100).
   const Config config =
       config_of("vllm-ll", {.a1 = 60, .mlp = 60, .s = 20, .d = 120, .c = 100, .send = 10, .recv = 10});
   OptimiseOptions two;

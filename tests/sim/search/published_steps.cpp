@@ -19,6 +19,12 @@ std::vector<StepRow> read_steps(const std::string& path) {
         out.push_back({name, source, std::string(quantity), std::string(unit), published->number(0, 1e12), predicted});
     };
     const double node = config.cluster.gpus_per_node;
+    // Of all calls of the rank that ends last, exchanges of the MoE layers.
+    std::int64_t waited = 0;
+    for (const Bubble& bubble : prediction.result.bubbles)
+      if (bubble.lane == kCommLane && bubble.cause == BubbleCause::Peer) waited += bubble.ns;
+    const double calls = 2.0 * config.model.moe_layers() * prediction.decision.ubatches;
+    add("call_wait_us", "wait of a call for peers", "us", static_cast<double>(waited) / 1000 / calls);
     add("period_us", "layer", "us", static_cast<double>(prediction.result.period.period_ns) / 1000);
     add("step_us", "step", "us", static_cast<double>(prediction.result.step_ns) / 1000);
     add("gain", "gain", "x", prediction.speedup());

@@ -1,0 +1,145 @@
+#include "tests/sim/engine/interference.h"
+
+#include <algorithm>
+
+#include "sim/cost/op_price.h"
+#include "sim/model/presets.h"
+#include "tests/sim/engine/lane_plan.h"
+
+namespace dbo::published {
+namespace {
+
+constexpr int kOps = 40;  // long enough that heads and tails of the chains do not count
+
+MachineSpec h200() {
+  return {.gpu = gpu_preset("h200-sxm"), .fabric = fabric_preset("cx7-400g"), .host = {}};
+}
+
+OpCost gemm_cost(double m, double k, double n, int sms) {
+  KernelWork work;
+  work.kind = KernelWork::Kind::Gemm;
+  work.precision = Precision::Bf16;
+  work.m = m;
+  work.n = n;
+  work.k = k;
+  work.flops = 2 * m * n * k;
+  work.weight_bytes = n * k * 2;
+  work.act_bytes = (m * k + m * n) * 2;
+  const MachineSpec machine = h200();
+  return price_kernels({{work, kernel_time(work, machine.gpu, machine.rates().compute, sms)}}, machine, sms);
+}
+
+/// One exchange of `bytes` each way between two ranks.
+OpCost exchange_cost(Transport transport, double bytes, int sms) {
+  static const ModelShape shape = model_preset("deepseek-v3");
+  RankTraffic traffic;
+  traffic.tokens = bytes / dispatch_bytes(shape);
+  traffic.ranks_out_near = traffic.ranks_in_near = traffic.tokens;
+  RoutedLoad load;
+  load.ranks = {traffic, traffic};
+  return price_exchange(OpKind::D, make_exchange(transport, shape, 2, load), 0, h200(), sms);
+}
+
+/// The copies alone: packing and unpacking are not part of what was measured.
+OpCost copy_cost(double bytes) {
+  static const ModelShape shape = model_preset("deepseek-v3");
+  RankTraffic traffic;
+  traffic.tokens = bytes / dispatch_bytes(shape);
+  RoutedLoad load;
+  load.ranks = {traffic, traffic};
+  const Exchange exchange = make_exchange(Transport::CopyEngine, shape, 2, load);
+  const OpCost recv = price_exchange(OpKind::DRecv, exchange, 0, h200(), 132);
+  OpCost cost;
+  cost.time = recv.wire;
+  cost.demand.hbm_bytes = recv.wire_traffic.hbm_bytes;
+  cost.demand.link_bytes = recv.wire_traffic.link_bytes;
+  return cost;
+}
+
+/// End of chains of both costs beside each other; of one when the other is null.
+std::int64_t run(const OpCost* gemm, const OpCost* comm, int comms, SmControl control, int comm_sms) {
+  std::vector<fakes::LaneOp> ops;
+  for (int i = 0; gemm != nullptr && i < kOps; ++i)
+    ops.push_back({"G" + std::to_string(i), OpKind::MLP, kComputeLane, 0, {}, 0});
+  for (int i = 0; comm != nullptr && i < comms; ++i)
+    ops.push_back({"D" + std::to_string(i), OpKind::D, kCommLane, 0, {}, 0});
+  fakes::LanePlan plan = fakes::lane_plan(ops, h200().shared_rates());
+  plan.plan.sm = {control, comm_sms, 132 - comm_sms, 0};
+  for (OpId op = 0; op < plan.plan.ops.size(); ++op)
+    plan.costs.at(0, 0, 0, op) = plan.plan.ops[op].kind == OpKind::D ? *comm : *gemm;
+  return run_engine(plan.plan, plan.costs).step();
+}
+
+struct Shape {
+  const char* name;
+  double m, k, n;
+};
+
+/// `gemm_sms`: what the GEMM is made for.
+InterferenceRow measure(const Shape& shape, const std::string& engine, const OpCost& comm, int gemm_sms,
+                        SmControl control, int comm_sms, double low, double high) {
+  const OpCost whole = gemm_cost(shape.m, shape.k, shape.n, 132), less = gemm_cost(shape.m, shape.k, shape.n, gemm_sms);
+  const std::int64_t gemm_alone = run(&whole, nullptr, 0, SmControl::None, 0);
+  const int comms = std::max(static_cast<int>(gemm_alone / comm.time.count()), 1);
+  const std::int64_t comm_alone = run(nullptr, &comm, comms, SmControl::None, 0);
+  const std::int64_t pair = run(&less, &comm, comms, control, comm_sms);
+  InterferenceRow row{shape.name, engine, low, high, 0};
+  const auto sum = static_cast<double>(gemm_alone + comm_alone),
+             best = static_cast<double>(std::max(gemm_alone, comm_alone));
+  row.predicted = (sum - static_cast<double>(pair)) / (sum - best);
+  return row;
+}
+
+}  // namespace
+
+std::vector<InterferenceRow> interference_rows() {
+  constexpr double kPush = 64.0 * 1024 * 1024;
+  struct Published {
+    Shape shape;
+    double copy[2], none[3], limit[3], green[3][2];
+  };
+  // Two H200 over NVLink, cuBLAS in bf16 on random data; 8, 16 and 24 blocks.
+  const Published all[] = {{{"compute-bound 4096x4096x7168", 4096, 7168, 4096},
+                            {0.89, 0.91},
+                            {0.15, 0.19, 0.41},
+                            {0.91, 0.82, 0.89},
+                            {{0.84, 0.90}, {0.50, 0.50}, {0.32, 0.32}}},
+                           {{"output-heavy 8192x7168x2048", 8192, 2048, 7168},
+                            {1, 1},
+                            {0.41, 0.35, 0.49},
+                            {0.86, 0.98, 1},
+                            {{0.87, 0.87}, {0.86, 0.86}, {0.90, 0.90}}},
+                           {{"memory-bound 64x4096x7168", 64, 7168, 4096},
+                            {0.87, 0.87},
+                            {0.42, 0.44, 0.49},
+                            {0.50, 0.46, 0.39},
+                            {{0.56, 0.56}, {0.53, 0.53}, {0.28, 0.28}}}};
+  std::vector<InterferenceRow> rows;
+  for (const Published& p : all) {
+    rows.push_back(measure(p.shape, "copy engine", copy_cost(kPush), 132, SmControl::None, 0, p.copy[0], p.copy[1]));
+    for (int i = 0; i < 3; ++i) {
+      const int blocks = 8 * (i + 1);
+      const OpCost push = exchange_cost(Transport::LsaHt, kPush, blocks);
+      const std::string name = std::to_string(blocks) + " blocks";
+      rows.push_back(measure(p.shape, name + ", no control", push, 132, SmControl::None, 0, p.none[i], p.none[i]));
+      rows.push_back(
+          measure(p.shape, name + ", limit", push, 132 - blocks, SmControl::Limit, blocks, p.limit[i], p.limit[i]));
+      rows.push_back(measure(p.shape, name + ", green context", push, 132 - blocks, SmControl::GreenContext, blocks,
+                             p.green[i][0], p.green[i][1]));
+    }
+  }
+  return rows;
+}
+
+std::vector<CopyRow> copy_rows() {
+  constexpr double kKiB = 1024, kMiB = 1024 * kKiB;
+  std::vector<CopyRow> rows = {{256 * kKiB, 12, 16, 0},
+                               {kMiB, 14, 19, 0},
+                               {4 * kMiB, 24, 27, 0},
+                               {16 * kMiB, 57, 61, 0},
+                               {58 * kMiB, 169, 174, 0}};
+  for (CopyRow& row : rows) row.predicted_us = static_cast<double>(copy_cost(row.bytes).time.count()) / 1000;
+  return rows;
+}
+
+}  // namespace dbo::published
