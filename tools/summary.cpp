@@ -160,6 +160,35 @@ std::string ms_text(std::int64_t ns) {
   return fmt::format("{} ns", ns);
 }
 
+namespace {
+
+/// Work of a MoE layer by SMs of communication, where more of them gain nothing, and from where it can hide.
+Json sm_split_json(const std::optional<SmSplit>& split) {
+  if (!split) return {};
+  const auto number = [](const std::optional<int>& sms) { return sms ? Json(*sms) : Json(); };
+  Json points = Json::array();
+  for (const SmSplitPoint& p : split->points)
+    points.push(Json(Json::Object{{"comm_sms", p.comm_sms}, {"comm_ns", p.comm_ns}, {"compute_ns", p.compute_ns}}));
+  Json out = Json::object();
+  out.set("knee_comm_sms", number(split->knee()));
+  out.set("crossover_comm_sms", number(split->crossover()));
+  out.set("points", std::move(points));
+  return out;
+}
+
+std::string sm_split_line(const SmSplit& split) {
+  std::string text = "SM split      ";
+  if (const auto knee = split.knee()) text += fmt::format("a layer's communication gains little beyond {} SMs", *knee);
+  if (const auto crossover = split.crossover()) {
+    text += fmt::format("; from {} on it takes no longer than compute\n", *crossover);
+  } else {
+    text += "; compute is shorter with any number\n";
+  }
+  return text;
+}
+
+}  // namespace
+
 Json summary_json(const Config&, const Prediction& p) {
   Json out = Json::object();
   out.set("plan_hash", plan_hash(p.split.plan));
@@ -171,6 +200,7 @@ Json summary_json(const Config&, const Prediction& p) {
   out.set("tokens_per_s_per_gpu", p.tokens_per_s_per_gpu(p.result));
   out.set("baseline_tokens_per_s_per_gpu", p.tokens_per_s_per_gpu(p.baseline_result));
   out.set("memory", memory_json(p));
+  out.set("sm_split", sm_split_json(p.sm_split));
   out.set("decision", decision_to_json(p.decision));
   out.set("assumptions", strings(p.assumptions));
   return out;
@@ -187,6 +217,7 @@ Json summary_json(const CostedPlan& costed, const StepResult& result) {
   out.set("tokens_per_s_per_gpu", Json());
   out.set("baseline_tokens_per_s_per_gpu", Json());
   out.set("memory", Json());
+  out.set("sm_split", Json());
   out.set("decision", Json());
   out.set("assumptions", strings(costed.costs.assumptions));
   return out;
@@ -221,6 +252,7 @@ std::string summary_table(const Config& config, const Prediction& p) {
   out += fmt::format("tokens/s/GPU  {:.0f}   un-split {:.0f}\n", p.tokens_per_s_per_gpu(p.result),
                      p.tokens_per_s_per_gpu(p.baseline_result));
   out += memory_line(p);
+  if (p.sm_split) out += sm_split_line(*p.sm_split);
   append_windows(out, p.result);
   append_bubbles(out, p.split.plan, p.result);
   return out;

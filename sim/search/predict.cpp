@@ -140,11 +140,30 @@ std::optional<MemoryUse> step_memory(const Config& config, const Plan& plan) {
   return memory_use(plan, config.cluster.gpu, graphs, twins);
 }
 
+namespace {
+
+/// step_costs, and what other splits of the SMs would make of a layer.
+CostTable split_costs(const Config& config, const Plan& plan, bool split, bool details,
+                      std::optional<SmSplit>& sm_split) {
+  if (!details || !split || config.costs.source != CostSource::Analytical || !has_sm_split(plan))
+    return step_costs(config, plan, split);
+  const MachineSpec machine = machine_of(config);
+  SmSplitProbe probe(plan, machine);
+  CostTable costs = analytical_costs(plan, machine, probe.hook());
+  sm_split = probe.take();
+  return costs;
+}
+
+}  // namespace
+
 Prediction predict(const Config& config, const StepBatch& step, const StepOptions& options) {
   const DecideSettings settings = decide_settings(config);
   Decision decision = decide(step, settings);
   const Decision off = decide(step, without_dbo(settings));
-  CostedPlan split = make_costed_plan(config, decision, false);
+  Plan plan = make_step_plan(config, decision, false);
+  std::optional<SmSplit> sm_split;
+  CostTable costs = split_costs(config, plan, decision.split, options.details, sm_split);
+  CostedPlan split{std::move(plan), std::move(costs)};
   CostedPlan baseline = make_costed_plan(config, off, true);
   Prediction out{.decision = std::move(decision),
                  .split = std::move(split),
@@ -156,6 +175,7 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
   // A rank's number means the same in both; everything else of the baseline is only its step and trace.
   baseline_options.details = false;
   out.baseline_result = simulate_plan(out.baseline, baseline_options);
+  out.sm_split = std::move(sm_split);
   for (const RankBatch& rank : step.ranks) out.tokens += rank.tokens();
   out.memory = step_memory(config, out.split.plan);
   out.assumptions = out.split.costs.assumptions;

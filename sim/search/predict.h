@@ -13,6 +13,7 @@
 #include "sim/plan/plan_check.h"
 #include "sim/plan/routing.h"
 #include "sim/sched/schedule.h"
+#include "sim/search/sm_split.h"
 
 namespace dbo {
 
@@ -24,6 +25,7 @@ struct Prediction {
   std::int64_t tokens = 0;  ///< real tokens of the step, all ranks
   int gpus = 1;
   std::optional<MemoryUse> memory{};  ///< absent when the model has no dimensions
+  std::optional<SmSplit> sm_split{};  ///< analytical costs of a plan that sets SMs aside for comm kernels
   std::vector<std::string> assumptions{};
   std::vector<PlanFinding> warnings{};  ///< of the plan that runs; what stops is thrown
 
