@@ -39,6 +39,7 @@ void add_details(const CostedPlan& costed, const EngineResult& run, const std::v
 StepResult simulate_plan(const CostedPlan& costed, const StepOptions& options) {
   StepResult out;
   EngineOptions engine;
+  engine.extrapolate = options.extrapolate;
   EngineResult run = run_engine(costed.plan, costed.costs, engine);
   out.step_ns = run.step();
   const int slowest = run.slowest();

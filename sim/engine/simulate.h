@@ -38,6 +38,7 @@ struct StepResult {
 struct StepOptions {
   bool details = true;  ///< period, bound, windows, bubbles, exposed communication
   bool trace = false;
+  bool extrapolate = true;       ///< false: every layer is simulated; all that is said comes out the same
   std::vector<int> trace_ranks;  ///< ranks to trace; empty: one of each group, up to kTracedGroups
 };
 

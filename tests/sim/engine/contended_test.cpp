@@ -11,6 +11,7 @@
 #include "sim/engine/period.h"
 #include "sim/engine/predicted_trace.h"
 #include "sim/engine/sharing.h"
+#include "sim/engine/simulate.h"
 #include "sim/plan/steady.h"
 #include "tests/sim/engine/lane_plan.h"
 #include "tests/sim/engine/random_costs.h"
@@ -77,6 +78,39 @@ TEST_CASE("engine: stepping over repeated layers changes nothing") {
   }
   MESSAGE("iterations skipped: " << skipped);
   CHECK(skipped > 5000);
+}
+
+TEST_CASE("simulate: all that is said of a step is the same with every layer simulated, cycles of several layers too") {
+  const auto text = [](const StepResult& r) {
+    std::string out;
+    const auto add = [&](auto... numbers) { ((out += std::to_string(numbers) + " "), ...); };
+    add(r.step_ns, r.exposed_comm_ns, r.slowest_rank, r.period.period_ns, r.period.cycle_ns, r.period.layers,
+        r.bound.bound_ns);
+    for (const std::int64_t busy : r.lane_busy_ns) add(busy);
+    for (const WindowShare& w : r.windows) {
+      out += w.name + " ";
+      add(w.planned, w.hidden.count(), w.exposed.count());
+    }
+    for (const Bubble& b : r.bubbles) add(b.lane, static_cast<int>(b.cause), b.ns);
+    for (const Loss& l : r.losses) add(l.lane, static_cast<int>(l.cause), l.ns);
+    return out;
+  };
+  int several = 0;
+  for (const ScheduleName& schedule : schedule_names()) {
+    for (std::uint64_t seed = 700; seed < 710; ++seed) {
+      CAPTURE(schedule.name);
+      CAPTURE(seed);
+      RandomCase c = fakes::random_case(
+          schedule, {.layers = 40, .ranks = 2, .demands = seed % 2 == 0, .alternate = seed % 4 < 2}, seed);
+      const CostedPlan costed{std::move(c.plan), std::move(c.costs)};
+      StepOptions options;
+      const StepResult quick = simulate_plan(costed, options);
+      options.extrapolate = false;
+      CHECK(text(quick) == text(simulate_plan(costed, options)));
+      several += quick.period.layers > 1 ? 1 : 0;
+    }
+  }
+  CHECK(several > 10);
 }
 
 TEST_CASE("engine: ranks whose programs are written twice run as if they shared one") {
