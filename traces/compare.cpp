@@ -7,6 +7,7 @@
 #include "sim/base/error.h"
 #include "traces/join.h"
 #include "traces/overlap.h"
+#include "traces/ready_times.h"
 #include "traces/text_table.h"
 #include "traces/transfers.h"
 #include "traces/windows.h"
@@ -147,7 +148,8 @@ class Comparer {
           ++result_.joined;
         } else {
           ++result_.only_predicted;
-          if (options_.lane_slack < op->end - op->start) note_missing(rank, *op);
+          // Else it may have been too short to be seen.
+          if (options_.lane_slack < op->end - op->start || starts_are_lanes(measured_)) note_missing(rank, *op);
         }
       }
       for (const auto& [key, op] : measured)

@@ -5,6 +5,7 @@
 #include "traces/compare.h"
 #include "traces/join.h"
 #include "traces/overlap.h"
+#include "traces/ready_times.h"
 #include "traces/text_table.h"
 #include "traces/windows.h"
 
@@ -12,41 +13,27 @@ namespace dbo {
 namespace {
 
 constexpr std::size_t kMostEvidence = 5;
-/// A start this close behind an end was waiting for it: kernel launch latency plus timestamp granularity.
+/// A start this close behind an end was waiting for it: what a lane takes to go on behind another one, eagerly.
 constexpr Ns kTight{10'000};
 /// Delays below this are gaps, not waits.
 constexpr Ns kShortDelay{5'000};
+/// Of a transfer's own duration: what it starts late by is worth a name from there on, and the moment it had to wait
+/// for is not told apart from one so near. A transfer of two milliseconds does not lose its overlap to ten
+/// microseconds.
+constexpr std::int64_t kShareOfTransfer = 10;
 
-/// The ops of one rank by their number in the plan.
-class RankOps {
- public:
-  RankOps(const Trace& trace, std::int32_t rank, std::size_t ops) : ops_(ops, nullptr) {
-    for (const TraceOp& op : trace.ops)
-      if (op.rank == rank && !is_wire(op.kind) && op.plan_op < ops) ops_[op.plan_op] = &op;
-  }
-  const TraceOp* operator[](std::uint32_t index) const { return ops_[index]; }
-
- private:
-  std::vector<const TraceOp*> ops_;
+/// How exactly the start of one transfer can be read and judged.
+struct Reading {
+  Ns blur{};   ///< how wrong the distance of two times of its rank may be
+  Ns delay{};  ///< shorter delays are gaps
+  Ns tight{};  ///< so far behind an end, a start waited for it
 };
 
-/// When the plan let every op start: the latest end among what its lane is behind, waits included.
-std::vector<SimTime> ready_times(const Plan& plan, const Linear& linear, const RankOps& ops) {
-  std::vector<SimTime> ready(linear.ops.size(), SimTime::min()), lanes(plan.lanes.size(), SimTime::min());
-  std::vector<SimTime> records(linear.records.size(), SimTime::min());
-  for (const HostStep& step : linear.host) {
-    if (step.verb == Verb::Record) {
-      records[step.index] = lanes[linear.records[step.index].lane];
-    } else if (step.verb == Verb::Wait) {
-      const LinearWait& wait = linear.waits[step.index];
-      if (wait.record != kNone) lanes[wait.lane] = std::max(lanes[wait.lane], records[wait.record]);
-    } else if (step.verb == Verb::Launch) {
-      const LinearOp& op = linear.ops[step.index];
-      ready[step.index] = lanes[op.lane];
-      if (const TraceOp* seen = ops[step.index]) lanes[op.lane] = std::max(lanes[op.lane], seen->end);
-    }
-  }
-  return ready;
+/// `residual`: of the rank's clock, which was fitted to the other ranks' and stretched with it.
+Reading reading_of(const TraceOp& transfer, Ns lane_slack, Ns residual) {
+  const Ns blur = lane_slack + residual;
+  const Ns share = (transfer.end - transfer.start) / kShareOfTransfer;
+  return {blur, std::max(kShortDelay, share) + blur, std::max(kTight, share) + blur};
 }
 
 /// How often transfers of one window began only when a compute op they should have run beside was over.
@@ -106,9 +93,10 @@ class Finder {
           std::move(text));
   }
 
-  /// F3 and F17 look alike in durations and differ in cause: a comm kernel that could have run beside a compute op
-  /// began only when that op was over. With SMs set aside for communication it was ordered so (an event recorded too
-  /// late); without, it found no SM.
+  /// F3 and F17 look alike in durations and differ in cause: a transfer on a lane of its own, which could have run
+  /// beside a compute op, began only when that op was over. Where starts are those of lanes, it was ordered so (an
+  /// event recorded too late). Where they are those of kernels, it was with SMs set aside for communication; without,
+  /// it found no SM.
   void late_transfers() {
     std::map<std::string, Serialised> windows;
     for (const std::int32_t rank : comparison_.ranks) {
@@ -119,8 +107,9 @@ class Finder {
       const PlannedWindows planned = planned_windows(*input_.plan, linear);
       for (const PlannedWindow& window : planned.windows) {
         const TraceOp* transfer = ops[window.transfer];
-        if (transfer == nullptr || !is_collective(transfer->kind)) continue;
-        note(windows[planned.names[window.name]], *transfer, ready[window.transfer], planned, window, ops, rank);
+        // On the compute lane a send is behind compute by its order.
+        if (transfer == nullptr || linear.ops[window.transfer].lane == kComputeLane) continue;
+        note(windows[planned.names[window.name]], *transfer, ready[window.transfer], planned, window, ops);
       }
     }
     std::vector<std::string> evidence;
@@ -134,7 +123,7 @@ class Finder {
     if (evidence.empty()) return;
     const SmBudget& sm = input_.plan->sm;
     const bool set_aside = sm.control != SmControl::None && sm.comm > 0;
-    if (set_aside)
+    if (set_aside || starts_are_lanes(measured_))
       add("F3", "late event: communication waits for the other ubatch's compute, though the plan does not let it",
           std::move(evidence));
     else
@@ -143,23 +132,30 @@ class Finder {
   }
 
   void note(Serialised& window, const TraceOp& transfer, SimTime ready, const PlannedWindows& planned,
-            const PlannedWindow& one, const RankOps& ops, std::int32_t rank) const {
+            const PlannedWindow& one, const RankOps& ops) const {
     ++window.seen;
-    if (ready == SimTime::min() || transfer.start - ready < kShortDelay) return;
+    const Reading reading = reading_of(transfer, options_.lane_slack, residual_of(transfer.rank));
+    if (ready == SimTime::min() || transfer.start - ready < reading.delay) return;
     for (std::uint32_t i = one.first; i < one.last; ++i) {
       const TraceOp* compute = ops[planned.compute[i]];
       // Behind an op that outlasted the moment the transfer could have begun.
       if (compute == nullptr || compute->end <= ready || compute->start >= transfer.start) continue;
       const Ns behind = transfer.start - compute->end;
-      if (behind < -options_.lane_slack || behind > kTight) continue;
+      if (behind < -reading.blur || behind > reading.tight) continue;
       ++window.behind;
       if (window.examples.size() < 1)
-        window.examples.push_back(describe_op(measured_, transfer) + " on rank " + std::to_string(rank) +
+        window.examples.push_back(describe_op(measured_, transfer) + " on rank " + std::to_string(transfer.rank) +
                                   " could begin at " + us_text(ready.time_since_epoch().count()) + " us, began " +
                                   us_text(behind.count()) + " us after " + describe_op(measured_, *compute) + " at " +
                                   us_text(transfer.start.time_since_epoch().count()));
       return;
     }
+  }
+
+  Ns residual_of(std::int32_t rank) const {
+    for (const RankClock& clock : comparison_.clocks)
+      if (clock.rank == rank) return clock.residual;
+    return {};
   }
 
   /// F6: low-latency buffers alternate, so a third call that was sent and not received overwrites the first.

@@ -192,6 +192,40 @@ TEST_CASE("compare: an event recorded too late (F3) keeps the order and loses th
   const Comparison starved = compare_traces(input);
   CHECK(finding(starved, "F17"));
   CHECK_FALSE(finding(starved, "F3"));
+
+  // Unless the starts are those of lanes, which no kernel keeps from being reached.
+  input.measured.metadata.set("op_starts", "lanes");
+  const Comparison reached = compare_traces(input);
+  CHECK(finding(reached, "F3"));
+  CHECK_FALSE(finding(reached, "F17"));
+}
+
+TEST_CASE("compare: a transfer is late (F3) by a tenth of itself, not by a fixed time") {
+  // The other ubatch's A takes 100 us, so a late event costs every dispatch and combine about that.
+  const Plan plan = high_throughput();
+  Plan late = plan;
+  for (Block& block : late.blocks)
+    for (std::size_t i = 0; i + 1 < block.body.size(); ++i)
+      if (block.body[i].verb == Verb::Record && block.body[i].lane == kComputeLane &&
+          block.body[i + 1].verb == Verb::Yield)
+        std::swap(block.body[i], block.body[i + 1]);
+  const auto found = [&](Ns wire, Ns shift) {
+    FixedCosts costs = worked_costs(false);
+    costs.dispatch.wire = costs.combine.wire = wire;
+    CompareInput input = compare_input(plan, costs);
+    input.measured = simulated(late, costs);
+    input.measured.metadata.set("plan_hash", plan_hash(plan));
+    for (TraceOp& op : input.measured.ops)
+      if (is_collective(op.kind)) op.start += shift;
+    return finding(compare_traces(input), "F3").has_value();
+  };
+  CHECK(found(Ns{60'000}, Ns{0}));
+  CHECK(found(Ns{500'000}, Ns{0}));
+  CHECK_FALSE(found(Ns{2'000'000}, Ns{0}));
+  // How close behind the compute's end it has to begin: 10 us, or a tenth of it, and 1 us for reading two times.
+  CHECK(found(Ns{60'000}, Ns{11'000}));
+  CHECK_FALSE(found(Ns{60'000}, Ns{12'000}));
+  CHECK(found(Ns{300'000}, Ns{28'000}));
 }
 
 TEST_CASE("compare: a missing wait is F5, a third call in flight F6, a hook that never ran F7") {
