@@ -32,7 +32,7 @@ Trace measured_trace(const Plan& plan, const std::vector<const Linear*>& linear,
       traced.layer = planned.layer;
       traced.ubatch = static_cast<std::int16_t>(planned.ubatch);
       traced.kind = plan.op(planned.op).kind;
-      traced.lane = planned.lane;
+      traced.lane = op.lane < 0 ? planned.lane : static_cast<std::uint8_t>(op.lane);
       traced.name = planned.op;
       traced.plan_op = i;
       traced.start = at(op.begin_ns - shift);
@@ -56,7 +56,8 @@ std::string encode_times(const RankTimes& times) {
   std::ostringstream out;
   out << times.rank << ' ' << times.clock_ns << ' ' << times.residual_ns << ' ' << times.ops.size();
   for (const OpTime& op : times.ops) {
-    out << ' ' << op.ran << ' ' << op.begin_ns << ' ' << op.ready_ns << ' ' << op.end_ns << ' ' << op.sms;
+    out << ' ' << op.ran << ' ' << op.begin_ns << ' ' << op.ready_ns << ' ' << op.end_ns << ' ' << op.sms << ' '
+        << op.lane << ' ' << op.entered_ns;
   }
   return out.str();
 }
@@ -69,7 +70,7 @@ RankTimes decode_times(const std::string& text) {
   DBO_CHECK(in.good() || count == 0, "times of a rank that cannot be read");
   for (std::size_t i = 0; i < count; ++i) {
     OpTime op;
-    in >> op.ran >> op.begin_ns >> op.ready_ns >> op.end_ns >> op.sms;
+    in >> op.ran >> op.begin_ns >> op.ready_ns >> op.end_ns >> op.sms >> op.lane >> op.entered_ns;
     times.ops.push_back(op);
   }
   DBO_CHECK(!in.fail(), "times of a rank that cannot be read");

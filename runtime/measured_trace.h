@@ -15,10 +15,12 @@ namespace dbo::runtime {
 /// One op as measured, on its GPU's own clock in ns.
 struct OpTime {
   bool ran = false;
-  std::int64_t begin_ns = 0;  ///< its first kernel began
-  std::int64_t ready_ns = 0;  ///< receives and comm kernels that tell: what they waited for was there; else 0
-  std::int64_t end_ns = 0;    ///< its last kernel ended
-  int sms = 0;                ///< SMs its kernels were seen on, or blocks of its largest; 0: unknown
+  std::int64_t begin_ns = 0;    ///< its first kernel began
+  std::int64_t ready_ns = 0;    ///< receives and comm kernels that tell: what they waited for was there; else 0
+  std::int64_t end_ns = 0;      ///< its last kernel ended
+  int sms = 0;                  ///< SMs its kernels were seen on, or blocks of its largest; 0: unknown
+  int lane = -1;                ///< it was launched on; -1: nobody looked, so the planned one
+  std::int64_t entered_ns = 0;  ///< its first block began to run, by kernels that tell; 0: unknown
 };
 
 /// One rank's step.

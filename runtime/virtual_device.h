@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -88,6 +89,7 @@ std::string compare_queues(const VirtualDevice& device);
 struct VirtualTimes {
   Ns shortest{1'000}, longest{100'000};  ///< of an op or a wire, drawn per op
   std::uint64_t seed = 0;
+  std::map<std::uint32_t, Ns> longer = {};  ///< by plan_op, on every rank: on top of what is drawn
 };
 
 /// Plays what the devices of all ranks (index = rank) were given: lanes in order, waits met, a receive once every

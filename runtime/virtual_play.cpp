@@ -113,6 +113,7 @@ class Player {
       ready = std::max(start, *last + drawn(r, plan_op, 1));
     }
     lane.free = ready + drawn(r, plan_op, 0);
+    if (const auto more = times_.longer.find(plan_op); more != times_.longer.end()) lane.free += more->second;
     if (is_send(kind)) times_of(sent_, op.call)[r] = lane.free;
     TraceOp traced;
     traced.rank = static_cast<std::int32_t>(r);

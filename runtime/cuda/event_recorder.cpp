@@ -15,7 +15,7 @@ std::int64_t elapsed_ns(const Event& from, const Event& to) {
 
 }  // namespace
 
-EventRecorder::EventRecorder(std::size_t ops) : base_(Event::create(true)), seen_(ops, false) {
+EventRecorder::EventRecorder(std::size_t ops) : base_(Event::create(true)), streams_(ops, nullptr), seen_(ops, false) {
   for (std::size_t i = 0; i < ops; ++i) {
     begin_.push_back(Event::create(true));
     end_.push_back(Event::create(true));
@@ -30,6 +30,7 @@ void EventRecorder::record(const Event& event, cudaStream_t stream, bool capturi
 
 void EventRecorder::begin_step(cudaStream_t compute, bool capturing) {
   seen_.assign(seen_.size(), false);
+  streams_.assign(streams_.size(), nullptr);
   record(base_, compute, capturing);
 }
 
@@ -39,6 +40,7 @@ void EventRecorder::before_op(std::uint32_t plan_op, cudaStream_t stream, bool c
 
 void EventRecorder::after_op(std::uint32_t plan_op, cudaStream_t stream, bool capturing) {
   record(end_[plan_op], stream, capturing);
+  streams_[plan_op] = stream;
   seen_[plan_op] = true;
 }
 

@@ -22,12 +22,15 @@ class EventRecorder final : public OpObserver {
 
   /// Of the last step that ran, eager or by a graph captured under this recorder. The step must be over.
   std::vector<OpTime> times() const;
+  /// The stream an op of the last step was launched on; nullptr when it was not.
+  cudaStream_t stream_of(std::uint32_t plan_op) const { return streams_[plan_op]; }
 
  private:
   static void record(const Event& event, cudaStream_t stream, bool capturing);
 
   Event base_;
   std::vector<Event> begin_, end_;  ///< by plan_op
+  std::vector<cudaStream_t> streams_;
   std::vector<bool> seen_;
 };
 

@@ -55,16 +55,17 @@ std::int64_t cache_row_elements(const kernels::LayerDims& dims) {
   return dims.attention.kind == AttentionKind::Mla ? 576 : std::int64_t{dims.attention.kv_heads} * 128;
 }
 
-/// The plan's experts of every row, per routing class; padding rows pick none.
+/// The plan's experts of every row, per routing class; padding rows pick none, or (a fault) what the first token picks.
 std::vector<std::int32_t> expert_rows(const MoeBatch& rows, const UbatchLoad& load, const Router& router, int rank,
-                                      int layer) {
+                                      int layer, bool route_padding) {
   const auto top_k = static_cast<std::size_t>(router.top_k());
   const TokenRange range{load.token_begin, load.token_end};
   std::vector<int> chosen(z(range.size()) * top_k);
   router.experts_of_tokens(rank, layer, range, chosen.data());
   std::vector<std::int32_t> experts(z(rows.tokens) * top_k, -1);
   for (std::size_t row = 0; row < rows.token_of_row.size(); ++row) {
-    const std::int64_t token = rows.token_of_row[row];
+    std::int64_t token = rows.token_of_row[row];
+    if (route_padding && token < 0) token = range.begin;
     if (token < range.begin || token >= range.end) continue;
     for (std::size_t k = 0; k < top_k; ++k) experts[row * top_k + k] = chosen[z(token - range.begin) * top_k + k];
   }
@@ -128,6 +129,8 @@ MoeMemory::MoeMemory(const Plan& plan, const Linear& linear, int plan_rank, cons
       max_rows_(max_rows),
       seed_(options.seed),
       least_sets_(options.least_sets),
+      share_rows_(options.share_rows),
+      route_padding_(options.route_padding),
       stream_(Stream::create(false)),
       dense_scratch_(kernels::kDenseScratchBytes),
       pages_(options.whole ? std::vector{*options.whole} : load_of(plan, plan_rank).ubatches) {
@@ -231,7 +234,7 @@ void MoeMemory::make_ubatch(MoeUbatch& ubatch, const UbatchLoad& load, const Pla
   std::vector<std::size_t> experts(static_cast<std::size_t>(router.routing_classes()), SIZE_MAX);
   for (int layer = 0; layer < plan.shape.layers; ++layer) {
     std::size_t& offset = experts[static_cast<std::size_t>(router.routing_class(layer))];
-    if (offset == SIZE_MAX) offset = packer.add(expert_rows(rows, load, router, plan_rank, layer));
+    if (offset == SIZE_MAX) offset = packer.add(expert_rows(rows, load, router, plan_rank, layer, route_padding_));
   }
   ubatch.arrays = packer.upload();
   const auto* base = ubatch.arrays.as<std::int32_t>();
@@ -298,17 +301,26 @@ void MoeMemory::make_activations(const Linear& linear) {
     }
     for (std::size_t i = 0; i < bytes.size(); ++i) slot_bytes[i] = std::max(slot_bytes[i], bytes[i]);
   }
+  for (std::size_t& bytes : slot_bytes) bytes += bytes > 0 ? kArenaAlign : 0;
   arena_ = std::make_unique<Arena>(plan_, linear, slot_bytes);
   activations_ = DeviceBuffer(arena_->bytes());
+  for (const Buffer& buffer : plan_.buffers) slot_used_.emplace_back(static_cast<std::size_t>(buffer.slots), 0);
   for (std::size_t u = 0; u < ubatches_.size(); ++u) {
     std::vector<std::size_t> used(slot_bytes.size(), 0);
     for (const Field& field : fields_of(dims_, ubatches_[u].rows, ubatches_[u].buffers)) {
       const BufferId buffer = buffer_of(field.buffer);
       const int slot = static_cast<int>(u) % plan_.buffers[buffer].slots;
-      *field.pointer = activations_.get() + arena_->slot_offset(buffer, slot) + used[buffer];
+      const int place = share_rows_ && field.pointer == untyped(ubatches_[u].buffers.normed) ? 0 : slot;
+      *field.pointer = activations_.get() + arena_->slot_offset(buffer, place) + used[buffer];
       used[buffer] += field.bytes;
+      std::size_t& most = slot_used_[buffer][static_cast<std::size_t>(slot)];
+      most = std::max(most, used[buffer]);
     }
   }
+}
+
+std::size_t MoeMemory::slot_used(const SlotUse& use) const {
+  return slot_used_.at(use.buffer).at(static_cast<std::size_t>(use.slot));
 }
 
 void MoeMemory::make_scratch(const kernels::MoeDims& moe) {

@@ -36,6 +36,9 @@ struct MoeMemoryOptions {
   std::optional<UbatchLoad> whole;
   /// Those of another memory that has to hold the same weights layer by layer. Absent: what fits and is of use.
   std::optional<MoeRings> rings;
+  // Faults, to prove that they are found.
+  bool share_rows = false;     ///< all ubatches put the normed rows, input of their experts, in one place
+  bool route_padding = false;  ///< padding rows pick experts as if they were tokens
 };
 
 /// Seeds of what a rank's memory begins with, from the one of its options: what a reference needs to make the same.
@@ -80,6 +83,8 @@ class MoeMemory {
   /// The activations' layout; `activations` plus a slot's offset is where it lies.
   const Arena& arena() const { return *arena_; }
   std::byte* activations() const { return activations_.get(); }
+  /// Bytes of a slot that ops use; what is left up to its end, some hundred bytes at least, is nobody's.
+  std::size_t slot_used(const SlotUse& use) const;
 
   /// Weights of a layer: its set of the ring of MoE or of dense layers.
   const kernels::LayerWeights& layer(int layer) const;
@@ -114,6 +119,8 @@ class MoeMemory {
   std::int64_t max_rows_;
   std::uint64_t seed_;
   int least_sets_;
+  bool share_rows_, route_padding_;
+  std::vector<std::vector<std::size_t>> slot_used_;  ///< by buffer, slot
   Stream stream_;
   kernels::OpContext context_;
   DeviceBuffer dense_scratch_, scratch_, rope_, model_memory_, activations_;

@@ -86,6 +86,7 @@ MoeTable::MoeTable(const RankSetup& setup, NcclComm* comm, MoeOptions options)
     table_.side_streams = {copies_.get()};
   }
   begin_ = DeviceBuffer(kernels::mailbox_bytes(1, 1));
+  make_entries();
   table_.begin = [this](cudaStream_t stream) {
     DBO_CUDA_CHECK(kernels::launch_step_begin({begin_.get(), nullptr, 0}, stream));
     if (embeds_) return;
@@ -122,10 +123,14 @@ void MoeTable::warm_dense_products() {
 
 std::int64_t MoeTable::count_rows(const Router& router) const {
   // All that a rank's tokens pick lands here when the next rank plays its peers; else what all ranks' tokens pick.
-  std::int64_t most = 1;
+  std::int64_t most = 1, padding = 0;
   for (const Load& load : plan_.loads) {
-    for (const UbatchLoad& ubatch : load.ubatches) most = std::max(most, ubatch.tokens() * router.top_k());
+    for (const UbatchLoad& ubatch : load.ubatches) {
+      most = std::max(most, ubatch.tokens() * router.top_k());
+      padding = std::max(padding, (ubatch.padded - ubatch.tokens()) * router.top_k() * plan_.world.ranks);
+    }
   }
+  if (options_.memory.route_padding) return most * plan_.world.ranks + padding;
   if (ranks_here_ < plan_.world.ranks) return most;
   std::vector<bool> counted(static_cast<std::size_t>(router.routing_classes()), false);
   for (int layer = 0; layer < plan_.shape.layers; ++layer) {
@@ -323,11 +328,48 @@ OpLaunch MoeTable::mlp_op(const LinearOp& op) {
       [&context, args](cudaStream_t stream) { DBO_CUDA_CHECK(kernels::launch_mlp(context, args, stream)); });
 }
 
+void MoeTable::make_entries() {
+  for (std::uint32_t op = 0; op < linear_.ops.size(); ++op) {
+    if (plan_.op(linear_.ops[op].op).kind == OpKind::D) entry_ops_.push_back(op);
+  }
+  entry_blocks_ = static_cast<std::size_t>(exact_sms(SmPool::Comm));
+  entries_ = DeviceBuffer(entry_ops_.size() * entry_blocks_ * kernels::kScatterTimes * sizeof(std::uint64_t));
+}
+
+std::function<kernels::DispatchArgs()> MoeTable::timed(std::uint32_t plan_op, const kernels::DispatchArgs& args) const {
+  const auto place = std::find(entry_ops_.begin(), entry_ops_.end(), plan_op);
+  if (place == entry_ops_.end()) return [args] { return args; };
+  auto* const times = entries_.as<std::uint64_t>() +
+                      static_cast<std::size_t>(place - entry_ops_.begin()) * entry_blocks_ * kernels::kScatterTimes;
+  return [this, args, times] {
+    kernels::DispatchArgs watched = args;
+    watched.times = watch_entries_ ? times : nullptr;
+    return watched;
+  };
+}
+
+std::vector<std::int64_t> MoeTable::entries() const {
+  std::vector<std::int64_t> first(linear_.ops.size(), 0);
+  if (entry_ops_.empty()) return first;
+  std::vector<std::uint64_t> times(entries_.bytes() / sizeof(std::uint64_t));
+  DBO_CUDA_CHECK(cudaMemcpy(times.data(), entries_.get(), entries_.bytes(), cudaMemcpyDeviceToHost));
+  for (std::size_t i = 0; i < entry_ops_.size(); ++i) {
+    for (std::size_t block = 0; block < entry_blocks_; ++block) {
+      const auto entered = static_cast<std::int64_t>(times[(i * entry_blocks_ + block) * kernels::kScatterTimes +
+                                                           static_cast<std::size_t>(kernels::ScatterTime::Entered)]);
+      std::int64_t& earliest = first[entry_ops_[i]];
+      if (entered != 0 && (earliest == 0 || entered < earliest)) earliest = entered;
+    }
+  }
+  return first;
+}
+
 OpLaunch MoeTable::dispatch_op(std::uint32_t plan_op, OpKind kind) {
   const kernels::A2aCall call = call_of(plan_op);
   const kernels::DispatchArgs args{call, tokens_of(linear_.ops[plan_op].ubatch), nullptr};
+  const auto watched = timed(plan_op, args);
   if (plan_.transport == Transport::LsaHt) {
-    return launches([args](cudaStream_t stream) { DBO_CUDA_CHECK(kernels::launch_ht_dispatch(args, stream)); });
+    return launches([watched](cudaStream_t stream) { DBO_CUDA_CHECK(kernels::launch_ht_dispatch(watched(), stream)); });
   }
   if (plan_.transport == Transport::LsaLl && kind == OpKind::DSend) {
     return launches([args](cudaStream_t stream) { DBO_CUDA_CHECK(kernels::launch_ll_dispatch_send(args, stream)); });
@@ -337,8 +379,8 @@ OpLaunch MoeTable::dispatch_op(std::uint32_t plan_op, OpKind kind) {
   }
   DBO_CHECK(plan_.transport == Transport::Nccl, "a transport without a dispatch");
   const kernels::NcclArgs exchange{call, nullptr, nullptr, comm_->get()};
-  return launches([args, exchange](cudaStream_t stream) {
-    DBO_CUDA_CHECK(kernels::launch_nccl_pack(args, stream));
+  return launches([args, watched, exchange](cudaStream_t stream) {
+    DBO_CUDA_CHECK(kernels::launch_nccl_pack(watched(), stream));
     DBO_NCCL_CHECK(kernels::nccl_dispatch(exchange, stream));
     DBO_CUDA_CHECK(kernels::launch_nccl_unpack(args.call, stream));
   });
@@ -375,9 +417,10 @@ OpLaunch MoeTable::copy_op(std::uint32_t plan_op, OpKind kind) {
   copies.peers = host_peers_.data();
   copies.memory_ops = memory_ops_;
   const bool is_dispatch_op = is_dispatch(kind);
+  const auto watched = timed(plan_op, dispatch);
   const auto pack = [=](cudaStream_t stream) {
     if (is_dispatch_op) {
-      DBO_CUDA_CHECK(kernels::launch_copy_pack(dispatch, stream));
+      DBO_CUDA_CHECK(kernels::launch_copy_pack(watched(), stream));
     } else {
       DBO_CUDA_CHECK(kernels::launch_copy_combine_stamp(call, stream));
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,9 @@ class MoeTable final : public OpSource {
   std::vector<OpTime> times() const override { return {}; }
   std::int64_t step_begin_ns() const override;
   void check_arrivals() const override {}  // the kernels trap instead
+  void watch_entries(bool on) override { watch_entries_ = on; }
+  /// Of dispatch kernels that are one comm op, and of packs.
+  std::vector<std::int64_t> entries() const override;
 
   /// Hash of what the last step computed: logits, or, without a head, the residual stream and the last layer's outputs.
   std::uint64_t output_hash() const;
@@ -56,6 +60,9 @@ class MoeTable final : public OpSource {
  private:
   void add_op(std::uint32_t plan_op);
   void poison(std::uint32_t plan_op);
+  void make_entries();
+  /// Makes the arguments of a launch: with a place for its times while entries are watched.
+  std::function<kernels::DispatchArgs()> timed(std::uint32_t plan_op, const kernels::DispatchArgs& args) const;
   OpLaunch compute_op(const LinearOp& op, OpKind kind);
   OpLaunch mlp_op(const LinearOp& op);
   OpLaunch dispatch_op(std::uint32_t plan_op, OpKind kind);
@@ -83,6 +90,10 @@ class MoeTable final : public OpSource {
   std::unique_ptr<MoeMemory> memory_;
   SymmetricBuffer exchange_;
   DeviceBuffer peers_, clocks_, begin_;
+  DeviceBuffer entries_;                  ///< [dispatch kernels][blocks][kernels::kScatterTimes]
+  std::vector<std::uint32_t> entry_ops_;  ///< plan_op of each
+  std::size_t entry_blocks_ = 0;
+  bool watch_entries_ = false;
   std::vector<std::byte*> host_peers_;
   kernels::StreamMemoryOps memory_ops_;  ///< copy-engine: empty where the driver has none
   Stream copies_;                        ///< copy-engine, low latency: the copies that are on the wire

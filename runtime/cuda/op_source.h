@@ -20,6 +20,10 @@ class OpSource {
   /// Times that the ops of the last step stamped themselves, on the GPU's clock; empty when they do not. The step must
   /// be over.
   virtual std::vector<OpTime> times() const = 0;
+  /// Whether comm kernels enqueued from here on note when their first block begins to run, where they can.
+  virtual void watch_entries(bool /*on*/) {}
+  /// By plan_op, what they noted in the last step, on the GPU's clock; 0 or absent: unknown. The step must be over.
+  virtual std::vector<std::int64_t> entries() const { return {}; }
   /// The GPU's clock when the last step's first launch ran.
   virtual std::int64_t step_begin_ns() const = 0;
   /// NcclError naming the first op of the last step that gave up waiting for a rank; nothing when all came.

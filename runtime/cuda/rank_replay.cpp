@@ -30,6 +30,7 @@ RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const 
     : group_(group), guard_(guard), plan_(plan), plan_rank_(plan_rank) {
   const int plan_class = plan.class_of(plan_rank);
   linear_ = linearise(plan, plan_class);
+  given_ = options.given ? options.given(linear_) : linear_;
   start_gpu(options.gpu);
   DBO_CUDA_CHECK(cudaDeviceGetAttribute(&gpu_sms_, cudaDevAttrMultiProcessorCount, options.gpu));
   const Versions v = versions();
@@ -47,14 +48,17 @@ RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const 
   timer_ = probe_timer();
   source_ = make_source(RankSetup{group, placement_, clocks_, plan, plan_rank, linear_, progress_, timer_, options.gpu,
                                   partition_.comm_sms(), partition_.compute_sms(), options.deadline});
+  table_ = source_->table();
+  if (options.edit) options.edit(table_);
   CudaDeviceOptions device_options;
   device_options.gpu = options.gpu;
   device_options.rank = plan_rank;
   device_options.host_wait_deadline = options.deadline;
   device_options.write_progress = options.write_progress;
-  device_ = std::make_unique<CudaDevice>(plan, linear_, *lanes_, source_->table(), progress_, guard, device_options);
+  device_ = std::make_unique<CudaDevice>(plan, given_, *lanes_, table_, progress_, guard, device_options);
+  if (options.wrap) wrapped_ = options.wrap(*device_, *this);
   light_ = std::make_unique<EventRecorder>(linear_.ops.size() + 1);
-  runner_ = std::make_unique<StepRunner>(plan, plan_class, linear_, *device_,
+  runner_ = std::make_unique<StepRunner>(plan, plan_class, linear_, wrapped_ ? *wrapped_ : *device_,
                                          StepOptions{.spin = options.spin, .refuse_unsound = true});
   step_begin_ = Event::create(true);
   step_end_ = Event::create(true);
@@ -124,6 +128,7 @@ bool RankReplay::run_graph(const GraphKey& key) {
 }
 
 void RankReplay::set_trace(TraceMode mode, CuptiTracer* tracer) {
+  source_->watch_entries(mode == TraceMode::Light);
   switch (mode) {
     case TraceMode::Stamps:
       device_->observe(nullptr);
@@ -172,7 +177,16 @@ std::vector<OpTime> RankReplay::on_gpu_clock(std::vector<OpTime> times) const {
 }
 
 RankTimes RankReplay::light_times() const {
-  return with_clock(on_gpu_clock(light_->times()));
+  std::vector<OpTime> times = on_gpu_clock(light_->times());
+  const std::vector<std::int64_t> entries = source_->entries();
+  for (std::uint32_t op = 0; op < times.size(); ++op) {
+    if (!times[op].ran) continue;
+    for (std::size_t lane = 0; lane < lanes_->count(); ++lane) {
+      if (lanes_->get(static_cast<LaneId>(lane)) == light_->stream_of(op)) times[op].lane = static_cast<int>(lane);
+    }
+    if (op < entries.size()) times[op].entered_ns = entries[op];
+  }
+  return with_clock(std::move(times));
 }
 
 int RankReplay::lane_sms(LaneId lane) const {

@@ -23,6 +23,8 @@ namespace dbo::runtime {
 /// themselves.
 enum class TraceMode : std::uint8_t { Stamps, Light, Full };
 
+class RankReplay;
+
 struct ReplayOptions {
   int gpu = 0;
   Ns spin = kDefaultSpin;
@@ -30,6 +32,13 @@ struct ReplayOptions {
   Ns deadline{5'000'000'000};
   /// As of CudaDeviceOptions: off where time is measured of kernels that do not write their progress themselves.
   bool write_progress = true;
+  /// What a plan's threads enqueue on in place of the GPU, made from it; it passes on what it does not change. May be
+  /// empty.
+  std::function<std::unique_ptr<Device>(Device& gpu, const RankReplay& replay)> wrap;
+  /// Changes launches before the first step. May be empty.
+  std::function<void(LaunchTable& table)> edit;
+  /// The order as the GPU is to be given it, when it is not the plan's own: ops on other lanes. May be empty.
+  std::function<Linear(const Linear& planned)> given;
   /// What else has to be ended when the hang guard ends the process (communicators); at most a few seconds.
   std::function<void()> abort;
 };
@@ -75,6 +84,8 @@ class RankReplay {
 
   /// From the next step or capture on. `tracer` for Full only.
   void set_trace(TraceMode mode, CuptiTracer* tracer = nullptr);
+  /// In place of a trace mode's own observer, until `set_trace`.
+  void observe(OpObserver& observer) { device_->observe(&observer); }
 
   /// Of the last step.
   RankTimes stamp_times() const;
@@ -96,6 +107,7 @@ class RankReplay {
 
   int plan_rank() const { return plan_rank_; }
   const Linear& linear() const { return linear_; }
+  cudaStream_t lane(LaneId lane) const { return lanes_->get(lane); }
   const kernels::TimerProbe& timer() const { return timer_; }
   const std::vector<ClockOffset>& clocks() const { return clocks_; }
   int comm_sms() const { return partition_.comm_sms(); }  ///< granted by a green context; 0: none was made
@@ -112,7 +124,7 @@ class RankReplay {
   HangGuard& guard_;
   const Plan& plan_;
   int plan_rank_;
-  Linear linear_;
+  Linear linear_, given_;
   int gpu_sms_ = 0;
   Placement placement_;
   std::vector<ClockOffset> clocks_;
@@ -122,7 +134,9 @@ class RankReplay {
   kernels::TimerProbe timer_{};
   std::unique_ptr<OpSource> source_;
   bool has_stamps_ = false;
+  LaunchTable table_;
   std::unique_ptr<CudaDevice> device_;
+  std::unique_ptr<Device> wrapped_;
   std::unique_ptr<EventRecorder> light_;
   std::unique_ptr<StepRunner> runner_;
   GraphCache graphs_;
