@@ -52,7 +52,7 @@ struct ValidateCommand {
   std::string config;
   std::string suite;  ///< instead of a config: a file, or the name of one that comes with the program
   std::vector<std::string> profiles;
-  std::string out, emulate;
+  std::string out, emulate, inject;
   bool eager = false, graph = false;  ///< neither: both
   bool json = false, list = false, windows = false;
   std::int64_t iterations = 20, warmup = 3;

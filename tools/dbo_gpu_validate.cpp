@@ -28,6 +28,7 @@ validate::ValidateOptions options_of(const ValidateCommand& command) {
   options.rules.iterations = static_cast<int>(command.iterations);
   options.rules.warmup = static_cast<int>(command.warmup);
   options.rules.windows = command.windows;
+  options.rules.inject = command.inject;
   options.deadline_s = command.deadline_s;
   return options;
 }
@@ -54,6 +55,7 @@ int run_validate(const ValidateCommand& command) {
   validate::ValidateOptions options = options_of(command);
   if (!command.suite.empty()) {
     if (!command.config.empty()) throw InputError("give either a config or --suite");
+    if (!command.inject.empty()) throw InputError("--inject is for one config, not for a suite");
     return run_suite(command, options);
   }
   if (command.config.empty()) throw InputError("give a config, or --suite FILE");
@@ -65,6 +67,8 @@ int run_validate(const ValidateCommand& command) {
   const validate::Outcome outcome = validate::validate_config(config, name_of(command.config), options);
   if (!validate::leads_processes()) return static_cast<int>(Exit::Ok);
   fmt::print("{}", command.json ? pretty_json(validate::outcome_to_json(outcome)) : validate::outcome_text(outcome));
+  // A fault that was planted and not found is a fault of ours.
+  if (!outcome.injected.empty() && !outcome.caught()) return static_cast<int>(Exit::Bug);
   return static_cast<int>(outcome.failures().empty() ? Exit::Ok : Exit::Finding);
 }
 

@@ -257,6 +257,14 @@ std::optional<Anchor> profile_anchor(const Profile& profile) {
   return Anchor{gemm->parameters[0].second, copy->parameters[0].second};
 }
 
+Anchor profile_anchor_noise(const Profile& profile) {
+  const ProfileFit* gemm = find_fit(profile, kGemmAnchor);
+  const ProfileFit* copy = find_fit(profile, kCopyAnchor);
+  // A residual is the root mean square of relative distances from the median.
+  constexpr double kTwoSigma = 2;
+  return Anchor{gemm == nullptr ? 0 : kTwoSigma * gemm->residual, copy == nullptr ? 0 : kTwoSigma * copy->residual};
+}
+
 std::optional<double> profile_host_launch(const Profile& profile, std::string_view op) {
   const ProfileFit* fit = find_fit(profile, std::string(kHostPrefix) + std::string(op));
   if (fit == nullptr) return std::nullopt;

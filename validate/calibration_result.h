@@ -81,6 +81,8 @@ Profile make_profile(const CalibrationPoints& points, const CalibrationState& st
 
 /// The anchors a profile was measured with; nothing when it has none.
 std::optional<Anchor> profile_anchor(const Profile& profile);
+/// By how much of itself each anchor moved during the calibration; zero when the profile has none.
+Anchor profile_anchor_noise(const Profile& profile);
 /// Host time of launching one op of a kind; nothing when it was not measured.
 std::optional<double> profile_host_launch(const Profile& profile, std::string_view op);
 

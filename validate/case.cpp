@@ -143,11 +143,17 @@ ValidationCase make_case(Config config, const std::string& profile_path, const C
     out.notes.emplace_back("weights, cache and combine are bf16, as the kernels run them");
     config.model = replayed;
   }
-  config.costs.source = CostSource::Profile;
-  config.costs.profile = profile_path;
-  // Relative to where the program runs, not to the config's folder.
-  config.file = "validate";
-  const Profile profile = load_profile(profile_path);
+  std::optional<Profile> profile;
+  if (profile_path.empty()) {
+    config.costs = CostConfig{};
+    out.notes.emplace_back("no profile: predicted by the cost model alone, which was not fitted to this machine");
+  } else {
+    config.costs.source = CostSource::Profile;
+    config.costs.profile = profile_path;
+    // Relative to where the program runs, not to the config's folder.
+    config.file = "validate";
+    profile = load_profile(profile_path);
+  }
   out.gpus = options.gpus;
   out.emulated = options.gpus < config.cluster.gpus();
   out.config = config;
@@ -168,7 +174,7 @@ ValidationCase make_case(Config config, const std::string& profile_path, const C
       plan.execution = graph ? Execution::Graph : Execution::Eager;
       CostTable costs = replay_costs(config, plan, decision.split && !baseline, out.emulated);
       PredictedPlan predicted{std::move(plan), std::move(costs), {}, 0, {}};
-      if (!graph) set_host_launch(profile, predicted);
+      if (!graph && profile) set_host_launch(*profile, predicted);
       CostedPlan costed{predicted.plan, predicted.costs};
       predicted.result = simulate_plan(costed, step_options);
       predicted.alone_ns = time_alone(predicted);

@@ -52,8 +52,8 @@ struct CaseOptions {
   std::string name;  ///< empty: the config's file
 };
 
-/// Decides, plans and predicts with the profile at `profile_path`. Throws InputError for configs that cannot be
-/// replayed (why): tensor parallelism, a sequence of steps, ranks to emulate where the
+/// Decides, plans and predicts with the profile at `profile_path`; empty: with the cost model alone. Throws InputError
+/// for configs that cannot be replayed (why): tensor parallelism, a sequence of steps, ranks to emulate where the
 /// config forbids it, a model or GPU other than the profile's.
 ValidationCase make_case(Config config, const std::string& profile_path, const CaseOptions& options);
 

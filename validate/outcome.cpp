@@ -8,6 +8,7 @@
 #include "sim/base/error.h"
 #include "sim/model/hardware.h"
 #include "traces/text_table.h"
+#include "validate/starvation.h"
 
 namespace dbo::validate {
 namespace {
@@ -16,6 +17,8 @@ namespace {
 constexpr Ns kEventSlack{3'000};
 // Roundings to bf16 on the way through a layer: norms, projections, attention, gate, expert GEMMs, sums.
 constexpr double kRoundingsPerLayer = 16;
+// How far apart e4m3 numbers are, relative to themselves, at most.
+constexpr double kFp8Step = 0.125;
 
 double quantile(const std::vector<double>& sorted, double share) {
   return sorted[std::min(sorted.size() - 1, static_cast<std::size_t>(share * static_cast<double>(sorted.size())))];
@@ -93,8 +96,15 @@ Figure figure_of(std::vector<double> values) {
 }
 
 double split_bound(const ModelShape& shape) {
-  const double roundings = kRoundingsPerLayer * shape.layers + 2;
-  return 2 * std::sqrt(roundings) * std::ldexp(1.0, -9);
+  const double rounding = std::ldexp(1.0, -18);  // squared
+  const double step = shape.dispatch == Precision::Fp8 && shape.moe.routed_experts > 0 ? kFp8Step : 0;
+  // Of the difference: both steps' roundings count.
+  double square = 0;
+  for (int layer = 1; layer <= shape.layers; ++layer) {
+    const double error = square / layer;
+    square += 2 * error + 2 * kRoundingsPerLayer * rounding + 2 * 2 * rounding * layer + step / 2 * std::sqrt(error);
+  }
+  return std::sqrt(square / (shape.layers + 1) + 2 * 2 * rounding);
 }
 
 double WayOutcome::step_error(bool normalised) const {
@@ -119,13 +129,18 @@ WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& meas
   add_windows(out.split, way.windows);
   way.order_findings = static_cast<int>(out.split.order.size() + unsplit.order.size());
   for (const NamedFinding& finding : out.split.findings) way.named.push_back(finding.code + " " + finding.title);
+  const Plan& plan = predicted.split.plan;
+  const std::int32_t rank = measured.split.trace.ops.empty() ? 0 : measured.split.trace.ops.front().rank;
+  if (auto starved = find_starvation(plan, linearise(plan, plan.class_of(rank)), measured.split.entry_us,
+                                     predicted.split.result.trace, rank))
+    way.named.push_back(std::move(*starved));
   way.largest_cause = find_cause(out.split, way.tracing_us);
   way.recomputed_us = static_cast<double>(predicted.split.alone_ns) / 1000;
   return out;
 }
 
 double drift_of(const PredictedPlan& predicted, const GpuSpec& gpu, const std::optional<Anchor>& calibrated,
-                const std::optional<Anchor>& now) {
+                const std::optional<Anchor>& now, const Anchor& noise) {
   if (!calibrated || !now || calibrated->gemm_us <= 0 || calibrated->copy_us <= 0) return 1;
   // Time of ops that are limited by arithmetic, by memory, and of those that are neither (wires, waiting).
   double arithmetic = 0, memory = 0;
@@ -140,8 +155,19 @@ double drift_of(const PredictedPlan& predicted, const GpuSpec& gpu, const std::o
   const auto step = static_cast<double>(predicted.result.step_ns);
   if (step <= 0) return 1;
   const double scale = std::min(1.0, step / std::max(arithmetic + memory, 1.0));
-  return 1 + scale * arithmetic / step * (now->gemm_us / calibrated->gemm_us - 1) +
-         scale * memory / step * (now->copy_us / calibrated->copy_us - 1);
+  const auto change = [](double was, double is, double by_itself) {
+    return std::abs(is / was - 1) <= by_itself ? 0 : is / was - 1;
+  };
+  return 1 + scale * arithmetic / step * change(calibrated->gemm_us, now->gemm_us, noise.gemm_us) +
+         scale * memory / step * change(calibrated->copy_us, now->copy_us, noise.copy_us);
+}
+
+bool Outcome::caught() const {
+  const std::string code = injected.substr(0, injected.find(':'));
+  const auto names = [&](const std::string& text) { return !code.empty() && text.rfind(code + " ", 0) == 0; };
+  if (std::any_of(numerics.problems.begin(), numerics.problems.end(), names)) return true;
+  return std::any_of(ways.begin(), ways.end(),
+                     [&](const WayOutcome& way) { return std::any_of(way.named.begin(), way.named.end(), names); });
 }
 
 std::vector<std::string> Outcome::failures() const {
@@ -197,6 +223,12 @@ std::string outcome_text(const Outcome& outcome) {
   text += fmt::format("numerics      {}; split against un-split {:.4f} of {:.4f} allowed, {} tokens\n",
                       outcome.numerics.same_bits ? "same bits eager, by graph and on repeats" : "BITS DIFFER",
                       outcome.numerics.split_error, outcome.numerics.split_bound, outcome.numerics.tokens);
+  if (outcome.numerics.audited > 0)
+    text += fmt::format("memory        {} ops one by one, on poison, with guards behind every buffer\n",
+                        outcome.numerics.audited);
+  if (!outcome.injected.empty())
+    text += fmt::format("planted       {}\n              {}\n", outcome.injected,
+                        outcome.caught() ? "caught and named" : "NOT FOUND");
   for (const WayOutcome& way : outcome.ways) {
     text += fmt::format("\n{}\n", way.graph ? "graph" : "eager");
     text += fmt::format("  {:<24} {:>11} {:>11} {:>9} {:>9} {:>9}\n", "", "predicted", "measured", "spread", "error",
@@ -367,11 +399,13 @@ Json outcome_to_json(const Outcome& outcome) {
   numerics.set("split_error", outcome.numerics.split_error);
   numerics.set("split_bound", outcome.numerics.split_bound);
   numerics.set("tokens", outcome.numerics.tokens);
+  numerics.set("audited_ops", outcome.numerics.audited);
   numerics.set("problems", texts_json(outcome.numerics.problems));
   json.set("numerics", std::move(numerics));
   Json ways = Json::array();
   for (const WayOutcome& way : outcome.ways) ways.push(way_json(way));
   json.set("ways", std::move(ways));
+  json.set("injected", outcome.injected);
   json.set("seconds", outcome.seconds);
   json.set("failures", texts_json(outcome.failures()));
   return json;
@@ -397,9 +431,11 @@ Outcome outcome_from_json(const JsonRef& ref) {
   outcome.numerics.split_error = numerics.require("split_error").number(0, 1e12);
   outcome.numerics.split_bound = numerics.require("split_bound").number(0, 1e12);
   outcome.numerics.tokens = static_cast<int>(numerics.require("tokens").integer(0, 1 << 30));
+  outcome.numerics.audited = static_cast<int>(numerics.require("audited_ops").integer(0, 1 << 30));
   outcome.numerics.problems = read_texts(numerics.require("problems"));
   numerics.done();
   for (const JsonRef& way : reader.require("ways").items()) outcome.ways.push_back(read_way(way));
+  outcome.injected = reader.require("injected").string();
   outcome.seconds = reader.require("seconds").number(0, 1e9);
   // Worked out again from the rest.
   reader.require("failures").items();

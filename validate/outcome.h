@@ -30,8 +30,11 @@ struct MeasuredPlan {
   std::vector<double> steps_us;  ///< by iteration: the slowest rank's, without any tracing
   std::vector<double> host_us;   ///< host time of the same steps, first rank
   std::vector<double> op_us;     ///< by plan_op of the first rank: median over traced steps, 0 where it did not run
-  Trace trace;                   ///< of the traced step nearest to the median
-  double tracing_us = 0;         ///< what tracing adds to a step
+  /// By plan_op of the first rank: how long after its lane was free for it a comm kernel's first block ran, median over
+  /// traced steps; negative: unknown.
+  std::vector<double> entry_us;
+  Trace trace;            ///< of the traced step nearest to the median
+  double tracing_us = 0;  ///< what tracing adds to a step
 };
 
 struct MeasuredWay {
@@ -45,15 +48,20 @@ struct NumericsResult {
   double split_error = 0;             ///< largest relative difference of a token's logits, split against un-split
   double split_bound = 0;             ///< what is allowed
   int tokens = 0;                     ///< compared
+  int audited = 0;                    ///< ops that were run one by one, with memory looked at between them
   std::vector<std::string> problems;  ///< what was wrong, by name
 
   bool ok() const { return problems.empty(); }
   friend bool operator==(const NumericsResult&, const NumericsResult&) = default;
 };
 
-/// Largest allowed difference between split and un-split logits of a token, ||a - b|| / ||b||: both are within half of
-/// it of an fp32 reference. Each of a layer's roundings to bf16 (2^-9) adds an independent error to the residual
-/// stream; 16 a layer, over the layers, and the last product's own.
+/// Largest allowed difference between split and un-split logits of a token, ||a - b|| / ||b||: the bound of the error
+/// of either against an fp32 reference, times sqrt(2). Squares of errors are followed through the layers, in units of
+/// what one layer adds to the residual stream (which after l layers is l such): 16 roundings to bf16 (2^-9) of a
+/// layer's intermediates and two of the stream itself, each independent; the error e that is there already, relative to
+/// the stream, comes out of gated products and softmax with twice its square; and with fp8 dispatch, which an error of
+/// e makes fall on the other side of a rounding in e / q of all elements, q = 2^-3 apart, the experts' half of the
+/// layer gets e q / 2 more.
 double split_bound(const ModelShape& shape);
 
 /// One row of the error table: an op kind, a window or the step.
@@ -101,7 +109,11 @@ struct Outcome {
   std::optional<Anchor> anchor_before, anchor_after, anchor_calibrated;
   NumericsResult numerics;
   std::vector<WayOutcome> ways;
+  std::string injected;  ///< "F5: MLP ... does not wait for ...": a fault planted on purpose; empty: none
   double seconds = 0;
+
+  /// Whether the planted fault was named by what was found.
+  bool caught() const;
 
   /// What is outside its tolerance; empty: it passed.
   std::vector<std::string> failures() const;
@@ -123,8 +135,9 @@ struct WayComparison {
 WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& measured, double drift);
 
 /// How much slower compute- and memory-bound work is now than at calibration, in the proportion the plan has of them.
+/// `noise`: by how much of itself each anchor moved during the calibration; a change within that says nothing.
 double drift_of(const PredictedPlan& plan, const GpuSpec& gpu, const std::optional<Anchor>& calibrated,
-                const std::optional<Anchor>& now);
+                const std::optional<Anchor>& now, const Anchor& noise = {});
 
 /// "predicted gain 1.31x, measured 1.28x, error +2.3 %, largest cause: MLP is 4 % slower than priced".
 std::string outcome_line(const Outcome& outcome);

@@ -2,6 +2,7 @@
 #include "validate/outcome.h"
 
 #include <doctest/doctest.h>
+#include <cmath>
 
 #include "runtime/measured_trace.h"
 #include "sim/base/files.h"
@@ -136,4 +137,52 @@ TEST_CASE("drift: a machine whose products take 10 % longer slows a step by thei
   CHECK(both - 1 == doctest::Approx(products - 1 + copies - 1));
   CHECK(both <= 1.1 + 1e-9);
   CHECK(drift_of(plan, gpu, std::nullopt, before) == 1);
+}
+
+TEST_CASE("drift: an anchor that moved no more than it did during the calibration says nothing") {
+  const PredictedPlan& plan = two_gpus().ways.front().split;
+  const GpuSpec& gpu = two_gpus().config.cluster.gpu;
+  const Anchor before{100, 200}, noise{0.03, 0.06};
+  CHECK(drift_of(plan, gpu, before, Anchor{102, 189}, noise) == 1);
+  CHECK(drift_of(plan, gpu, before, Anchor{102, 180}, noise) < 1);
+  CHECK(drift_of(plan, gpu, before, Anchor{102, 180}, noise) ==
+        doctest::Approx(drift_of(plan, gpu, before, Anchor{100, 180})));
+}
+
+TEST_CASE("numerics: the bound follows roundings through the layers, and fp8 dispatch adds what falls the other way") {
+  ModelShape shape;
+  shape.layers = 1;
+  shape.dispatch = Precision::Bf16;
+  // In squares of 2^-9, two steps: 32 of the layer and 4 of the stream, of which the output is 2; 4 of the last
+  // product.
+  const double unit = std::ldexp(1.0, -9);
+  CHECK(split_bound(shape) == doctest::Approx(std::sqrt(36.0 / 2 + 4) * unit));
+  // Layer 2 finds a squared error of 36 / 2 in a stream of two, gives twice that, and rounds a stream of two layers.
+  shape.layers = 2;
+  CHECK(split_bound(shape) == doctest::Approx(std::sqrt((36.0 + 2 * 18 + 32 + 8) / 3 + 4) * unit));
+  const double bf16 = split_bound(shape);
+  shape.dispatch = Precision::Fp8;
+  CHECK(split_bound(shape) == bf16);  // a model without experts dispatches nothing
+  shape.moe.routed_experts = 8;
+  const double found = std::sqrt(18.0) * unit;
+  CHECK(split_bound(shape) == doctest::Approx(std::sqrt(bf16 * bf16 + found * 0.0625 / 3)));
+  // Far below what one lost layer of sixty-one does (1 / sqrt(61)) without fp8.
+  shape.dispatch = Precision::Bf16;
+  shape.layers = 61;
+  CHECK(split_bound(shape) < 1 / std::sqrt(61.0));
+}
+
+TEST_CASE("outcome: a planted fault counts as caught under its own name only") {
+  Outcome outcome;
+  outcome.injected = "F5: MLP of ubatch 0, layer 3 does not wait for D of ubatch 0, layer 3";
+  CHECK_FALSE(outcome.caught());
+  outcome.numerics.problems = {"numerics: the split plan gives other bits when repeated", "F8 shared buffer: S wrote"};
+  CHECK_FALSE(outcome.caught());
+  outcome.ways.resize(1);
+  outcome.ways[0].named = {"F5 ops began before what their lane waits for was over"};
+  CHECK(outcome.caught());
+  outcome.injected = "F1: something";
+  outcome.ways[0].named = {"F17 SM starvation: 6 of 12"};
+  CHECK_FALSE(outcome.caught());
+  CHECK_FALSE(Outcome{}.caught());
 }

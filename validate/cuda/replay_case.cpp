@@ -12,6 +12,9 @@
 #include "runtime/cuda/process.h"
 #include "runtime/cuda/stand_in_table.h"
 #include "sim/base/error.h"
+#include "validate/cuda/step_audit.h"
+#include "validate/fault.h"
+#include "validate/faulty_device.h"
 
 namespace dbo::validate {
 
@@ -112,6 +115,73 @@ const UbatchLoad& whole_batch(const Plan& unsplit, int rank) {
   return unsplit.loads[static_cast<std::size_t>(rank_class.load)].ubatches.front();
 }
 
+/// A fault of one rank's split step, and what it needs on the GPU.
+class PlantedFault {
+ public:
+  PlantedFault(std::string_view code, const PredictedWay& way, int plan_rank)
+      : linear_(linearise(way.split.plan, way.split.plan.class_of(plan_rank))),
+        fault_(plan_fault(code, way.split.plan, linear_, Ns{way.unsplit.result.step_ns})) {}
+
+  const Fault& fault() const { return fault_; }
+
+  void plant(runtime::MoeOptions& options, runtime::ReplayOptions& replay) {
+    options.memory.share_rows = fault_.share_rows;
+    options.memory.route_padding = fault_.route_padding;
+    replay.given = [this](const Linear& planned) { return given_order(planned, fault_); };
+    replay.edit = [this](runtime::LaunchTable& table) { lengthen(table); };
+    replay.wrap = [this](runtime::Device& gpu, const RankReplay& rank) {
+      return std::make_unique<FaultyDevice>(gpu, linear_, fault_, overwriter(rank));
+    };
+  }
+
+ private:
+  /// Launches that fill the time, in front of an op's own.
+  void lengthen(runtime::LaunchTable& table) {
+    DBO_CUDA_CHECK(kernels::prepare_stand_in());
+    int gpu = 0, sms = 0;
+    DBO_CUDA_CHECK(cudaGetDevice(&gpu));
+    DBO_CUDA_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, gpu));
+    const kernels::TimerProbe timer = runtime::probe_timer();
+    memory_ = runtime::DeviceBuffer(kernels::mailbox_bytes(1, 1));
+    stamps_ = runtime::DeviceBuffer(fault_.longer.size() * sizeof(kernels::OpStamp));
+    std::size_t used = 0;
+    for (const auto& [op, time] : fault_.longer) {
+      kernels::StandInArgs args;
+      args.mailbox = memory_.get();
+      args.peers[0] = memory_.get();
+      args.calls = 1;
+      args.stamp = stamps_.as<kernels::OpStamp>() + used++;
+      args.duration_ns = static_cast<std::uint64_t>(time.count());
+      args.blocks = fault_.takes_all_sms ? sms : 1;
+      args.whole_sm = fault_.takes_all_sms;
+      if (timer.tick_ns > 1000) args.cycles_per_1024_ns = timer.cycles_per_1024_ns;
+      auto& enqueue = table.ops[op].enqueue;
+      enqueue = [args, own = std::move(enqueue)](cudaStream_t stream) {
+        DBO_CUDA_CHECK(kernels::launch_stand_in(args, stream));
+        own(stream);
+      };
+    }
+  }
+
+  /// Zeroes what the op has written: numbers that nobody trips over.
+  std::function<void()> overwriter(const RankReplay& rank) const {
+    if (!fault_.freed_after) return {};
+    const auto& memory = dynamic_cast<const MoeTable&>(rank.source()).memory();
+    const cudaStream_t stream = rank.lane(linear_.ops[*fault_.freed_after].lane);
+    std::vector<std::pair<std::byte*, std::size_t>> freed;
+    for (const runtime::ArenaSlot* slot : memory.arena().begun_by(*fault_.freed_after))
+      freed.emplace_back(memory.activations() + slot->offset, memory.slot_used(slot->use));
+    DBO_CHECK(!freed.empty(), "an op that writes nothing of its own cannot lose it");
+    return [stream, freed] {
+      for (const auto& [start, bytes] : freed) DBO_CUDA_CHECK(cudaMemsetAsync(start, 0, bytes, stream));
+    };
+  }
+
+  Linear linear_;
+  Fault fault_;
+  runtime::DeviceBuffer memory_, stamps_;
+};
+
 /// Both plans of one rank.
 class Pair {
  public:
@@ -124,14 +194,17 @@ class Pair {
     if (group.size() > 1 && (rules.windows || nccl)) comm_ = runtime::NcclComm::create(group);
     rank_ = validated.emulated ? 0 : group.rank();
     anchors_ = std::make_unique<AnchorTimer>(group);
-    unsplit_ = make(way.unsplit, guard, {});
+    unsplit_ = make(way.unsplit, guard, {}, nullptr);
     unsplit_live_ = live.add(group.rank(), unsplit_.get());
     // Layer by layer the same weights and caches.
-    split_ = make(way.split, guard, table(*unsplit_).memory().rings());
+    if (!rules.inject.empty()) fault_ = std::make_unique<PlantedFault>(rules.inject, way, rank_);
+    split_ = make(way.split, guard, table(*unsplit_).memory().rings(), fault_.get());
     split_live_ = live.add(group.rank(), split_.get());
   }
   ReplayedCase run() {
+    group_.limit(rules_.deadline);
     ReplayedCase out;
+    if (fault_) out.injected = fault_->fault().code + ": " + fault_->fault().what;
     out.before = anchors_->measure();
     const double gap_us = microseconds(case_.ways.front().split.costs.host.node_gap);
     event_us_ = event_cost_us(group_, split_->timer(), gap_us);
@@ -146,7 +219,7 @@ class Pair {
 
  private:
   std::unique_ptr<RankReplay> make(const PredictedPlan& predicted, runtime::HangGuard& guard,
-                                   std::optional<runtime::MoeRings> rings) {
+                                   std::optional<runtime::MoeRings> rings, PlantedFault* fault) {
     runtime::MoeOptions options;
     options.wires = predicted.wires;
     options.memory.rings = rings;
@@ -154,6 +227,12 @@ class Pair {
     runtime::ReplayOptions replay;
     replay.gpu = gpu_;
     replay.write_progress = false;
+    replay.deadline = std::min(replay.deadline, rules_.deadline);
+    replay.abort = [this] {
+      (void)comm_.abort_within(Ns{3'000'000'000});
+      if (rules_.processes) group_.abort();
+    };
+    if (fault != nullptr) fault->plant(options, replay);
     replay.spin = runtime::default_spin(static_cast<int>(predicted.plan.threads.size()) * group_.size());
     return std::make_unique<RankReplay>(group_, predicted.plan, rank_,
                                         runtime::moe_source(comm_ ? &comm_ : nullptr, options), guard, replay);
@@ -196,9 +275,28 @@ class Pair {
                                   (i < 2 ? "when repeated" : "by graph than eagerly"));
         break;
       }
+      audit(*replay, hashes[0], result);
     }
+    // The last steps of both plans were audited ones.
     compare_logits(table(*split_).logits(), table(*unsplit_).logits(), result);
     return merged(std::move(result));
+  }
+
+  /// One step op by op, on poison.
+  void audit(RankReplay& replay, std::uint64_t expected, NumericsResult& result) {
+    const bool split = &replay == split_.get();
+    const PredictedPlan& predicted = split ? case_.ways.front().split : case_.ways.front().unsplit;
+    StepAudit audit(predicted.plan, replay.linear(), table(replay));
+    replay.observe(audit);
+    replay.run_eager();  // begins with a barrier
+    replay.set_trace(TraceMode::Stamps);
+    result.audited += audit.ops();
+    const std::vector<std::string> found = audit.problems();
+    result.problems.insert(result.problems.end(), found.begin(), found.end());
+    if (table(replay).output_hash() == expected) return;
+    result.same_bits = false;
+    result.problems.push_back(std::string("numerics: the ") + (split ? "split" : "un-split") +
+                              " plan gives other bits op by op on poisoned memory: an op reads what is not there");
   }
 
   /// The worst of all ranks, with every rank's problems once.
@@ -292,6 +390,12 @@ class Pair {
         if (t.ran) us.push_back(static_cast<double>(t.end_ns - std::max(t.begin_ns, t.ready_ns)) / 1000);
       }
       measured.op_us.push_back(figure_of(us).median_us);
+      std::vector<double> entries;
+      for (const RankTimes& times : traced) {
+        const runtime::OpTime& t = times.ops[op];
+        if (t.ran && t.entered_ns != 0) entries.push_back(static_cast<double>(t.entered_ns - t.begin_ns) / 1000);
+      }
+      measured.entry_us.push_back(entries.empty() ? -1 : std::max(0.0, figure_of(entries).median_us));
     }
     assemble(predicted.plan, traced[chosen], measured);
   }
@@ -303,7 +407,8 @@ class Pair {
     for (std::size_t op = 0; op < times.ops.size(); ++op) {
       runtime::OpTime& t = times.ops[op];
       if (!t.ran) continue;
-      const std::int64_t cut = std::min(half, (t.end_ns - t.begin_ns) / 2);
+      // A nanosecond stays: an op of no length would have no slice.
+      const std::int64_t cut = std::min(half, std::max<std::int64_t>(t.end_ns - t.begin_ns - 1, 0) / 2);
       t.begin_ns += cut;
       t.end_ns -= cut;
       if (!is_recv(predicted.plan.op(linear.ops[op].op).kind)) continue;
@@ -324,6 +429,7 @@ class Pair {
     std::vector<const Linear*> pointers;
     for (const Linear& order : orders) pointers.push_back(&order);
     measured.trace = runtime::measured_trace(plan, pointers, ranks);
+    measured.trace.metadata.set("op_starts", "lanes");  // events fire when their lane gets there
   }
 
   HostGroup& group_;
@@ -333,6 +439,7 @@ class Pair {
   double event_us_ = 0;
   runtime::NcclComm comm_;
   std::unique_ptr<AnchorTimer> anchors_;
+  std::unique_ptr<PlantedFault> fault_;
   std::unique_ptr<RankReplay> unsplit_, split_;
   std::shared_ptr<void> unsplit_live_, split_live_;
 };
@@ -342,9 +449,21 @@ class Pair {
 ReplayedCase replay_case(HostGroup& group, int gpu, const ValidationCase& validated, runtime::HangGuard& guard,
                          LiveReplays& live, const ReplayRules& rules) {
   Pair pair(group, gpu, validated, guard, live, rules);
-  ReplayedCase out = pair.run();
-  group.barrier();
-  return out;
+  const auto run = [&] {
+    ReplayedCase out = pair.run();
+    group.barrier();
+    return out;
+  };
+  if (!rules.processes) return run();
+  // Nobody stops the other processes, and destructors would wait for kernels whose peer is gone: the guard says where
+  // this rank's lanes stand and leaves. The others miss it at their next barrier.
+  try {
+    return run();
+  } catch (const CudaError& error) {
+    guard.fail(error.what());
+  } catch (const NcclError& error) {
+    guard.fail(error.what());
+  }
 }
 
 }  // namespace dbo::validate

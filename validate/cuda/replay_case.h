@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "runtime/cuda/hang_guard.h"
@@ -18,7 +19,10 @@ struct ReplayRules {
   int iterations = 20;  ///< of each plan and way, interleaved
   int warmup = 3;
   int traced = 7;
-  bool windows = false;  ///< exchange through NCCL windows instead of peer-mapped memory
+  bool windows = false;         ///< exchange through NCCL windows instead of peer-mapped memory
+  std::string inject;           ///< code of a fault to plant into the split step (validate/fault.h); empty: none
+  Ns deadline{20'000'000'000};  ///< for a peer to come
+  bool processes = false;       ///< ranks are processes: when one is lost nobody stops the others
 };
 
 /// What a replay brings back; whole on the group's first rank.
@@ -26,6 +30,7 @@ struct ReplayedCase {
   std::vector<MeasuredWay> ways;  ///< as the case's
   NumericsResult numerics;
   Anchor before, after;
+  std::string injected;          ///< what was planted, for people
   std::vector<std::string> how;  ///< for people: memory, clocks
 };
 

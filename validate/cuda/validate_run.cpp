@@ -65,14 +65,19 @@ ReplayedCase replay(const ValidationCase& validated, const ValidateOptions& opti
     runtime::start_gpu(gpu);
     const runtime::ProcessGroup joined = runtime::join_processes(*rank);
     leads = joined.group->rank() == 0;
-    return replay_case(*joined.group, gpu, validated, guard, live, options.rules);
+    ReplayRules rules = options.rules;
+    rules.deadline = Ns{options.deadline_s * 1'000'000'000};
+    rules.processes = true;
+    return replay_case(*joined.group, gpu, validated, guard, live, rules);
   }
   leads = true;
   runtime::InProcessGroup group(validated.gpus);
   runtime::run_ranks(
       group, validated.gpus,
       [&](runtime::HostGroup& member) {
-        ReplayedCase mine = replay_case(member, member.rank(), validated, guard, live, options.rules);
+        ReplayRules rules = options.rules;
+        rules.deadline = Ns{options.deadline_s * 1'000'000'000};
+        ReplayedCase mine = replay_case(member, member.rank(), validated, guard, live, rules);
         if (member.rank() == 0) out = std::move(mine);
       },
       [&](int rank) { live.stop(rank); });
@@ -134,7 +139,7 @@ void write_files(const std::string& folder, bool brief, const ValidationCase& va
 
 Outcome validate_config(const Config& config, const std::string& name, const ValidateOptions& options) {
   const auto begin = Clock::now();
-  const std::string profile_path = pick_profile(options.profiles, config);
+  const std::string profile_path = options.profiles.empty() ? std::string() : pick_profile(options.profiles, config);
   CaseOptions case_options;
   case_options.gpus = count_gpus(config, options.gpus);
   case_options.eager = options.eager;
@@ -144,10 +149,10 @@ Outcome validate_config(const Config& config, const std::string& name, const Val
   bool leads = true;
   ReplayedCase replayed = replay(validated, options, leads);
   if (!leads) return {};
-  const Profile profile = load_profile(profile_path);
+  const Profile profile = profile_path.empty() ? Profile{} : load_profile(profile_path);
   Outcome outcome;
   outcome.name = name;
-  outcome.key = outcome_key(config, read_file(profile_path), case_options.gpus);
+  outcome.key = outcome_key(config, profile_path.empty() ? std::string() : read_file(profile_path), case_options.gpus);
   outcome.what = describe_config(validated.config);
   outcome.device = runtime::list_gpus().front().name;
   outcome.versions = versions_text(options.program);
@@ -161,12 +166,14 @@ Outcome validate_config(const Config& config, const std::string& name, const Val
   outcome.anchor_after = replayed.after;
   outcome.anchor_calibrated = profile_anchor(profile);
   outcome.numerics = replayed.numerics;
+  outcome.injected = replayed.injected;
   const Anchor now{(replayed.before.gemm_us + replayed.after.gemm_us) / 2,
                    (replayed.before.copy_us + replayed.after.copy_us) / 2};
   std::vector<WayComparison> comparisons;
   for (std::size_t w = 0; w < validated.ways.size(); ++w) {
     const PredictedWay& way = validated.ways[w];
-    const double drift = drift_of(way.split, validated.config.cluster.gpu, outcome.anchor_calibrated, now);
+    const double drift = drift_of(way.split, validated.config.cluster.gpu, outcome.anchor_calibrated, now,
+                                  profile_anchor_noise(profile));
     comparisons.push_back(compare_way(way, replayed.ways[w], drift));
     outcome.ways.push_back(comparisons.back().outcome);
   }

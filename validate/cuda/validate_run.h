@@ -12,7 +12,7 @@
 namespace dbo::validate {
 
 struct ValidateOptions {
-  std::vector<std::string> profiles;  ///< of several that of the config's model is taken
+  std::vector<std::string> profiles;  ///< of several that of the config's model is taken; none: the cost model alone
   std::string program;                ///< name, version and commit of this program, for results
   std::string out;                    ///< folder for traces, plans, report.html and outcome.json; empty: none
   bool brief = false;                 ///< of the files only the first way's report and split traces
