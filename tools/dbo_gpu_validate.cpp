@@ -62,7 +62,7 @@ int run_validate(const ValidateCommand& command) {
   Config config = load_config(command.config);
   if (command.emulate == "off") config.emulate = Emulate::Off;
   if (command.emulate == "auto") config.emulate = Emulate::Auto;
-  if (options.profiles.empty() && config.costs.source == CostSource::Profile)
+  if (options.profiles.empty() && config.costs.source == CostSource::Profile && !config.costs.profile.empty())
     options.profiles.push_back(config.profile_path());
   const validate::Outcome outcome = validate::validate_config(config, name_of(command.config), options);
   if (!validate::leads_processes()) return static_cast<int>(Exit::Ok);

@@ -107,7 +107,7 @@ struct Config {
   CostConfig costs;
   Emulate emulate = Emulate::Auto;
 
-  std::string profile_path() const;  ///< of costs.profile, from where the program runs
+  std::string profile_path() const;  ///< of costs.profile, from where the program runs; empty: one that ships
 };
 
 /// Reads a config file (comments allowed). Throws InputError with file, pointer, value, what is allowed and the nearest

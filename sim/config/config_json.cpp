@@ -261,7 +261,7 @@ Json costs_json(const CostConfig& costs) {
       break;
     case CostSource::Profile:
       out.set("source", "profile");
-      out.set("file", costs.profile);
+      if (!costs.profile.empty()) out.set("file", costs.profile);
       break;
     case CostSource::Fixed:
       out.set("source", "fixed");

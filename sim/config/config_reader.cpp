@@ -156,7 +156,7 @@ std::string path_beside(const std::string& file, const std::string& path) {
 }
 
 std::string Config::profile_path() const {
-  return path_beside(file, costs.profile);
+  return costs.profile.empty() ? "" : path_beside(file, costs.profile);
 }
 
 Routing read_routing(const std::optional<JsonRef>& ref, const ModelShape& model) {
@@ -183,10 +183,12 @@ CostConfig read_costs(const std::optional<JsonRef>& ref) {
     case CostSource::Analytical:
       break;
     case CostSource::Profile: {
-      const JsonRef file = reader.require("file");
-      costs.profile = file.string();
+      const auto file = reader.find("file");
+      if (!file) break;
+      costs.profile = file->string();
       const std::string path = path_beside(ref->file(), costs.profile);
-      if (!std::filesystem::is_regular_file(path)) file.fail("must be the path of a profile, there is no file " + path);
+      if (!std::filesystem::is_regular_file(path))
+        file->fail("must be the path of a profile, there is no file " + path);
       break;
     }
     case CostSource::Fixed:

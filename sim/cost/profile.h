@@ -73,6 +73,9 @@ struct Profile {
 /// Throws InputError with the place: unknown keys, ops or transports, negative times, a point given twice.
 Profile profile_from_json(const JsonRef& ref);
 Profile load_profile(const std::string& path);
+/// The measured profile that ships for a GPU preset and a model preset, if there is one.
+std::optional<Profile> shipped_profile(std::string_view gpu, std::string_view model);
+std::vector<std::string_view> shipped_profile_names();  ///< "GPU.MODEL", in alphabetical order
 Json profile_to_json(const Profile& profile);
 /// One element of a profile's "points", for whoever keeps some before the profile is whole.
 ProfilePoint profile_point_from_json(const JsonRef& ref);

@@ -1,12 +1,16 @@
 #include <algorithm>
 #include <tuple>
 
+#include "sim/base/data_file.h"
 #include "sim/base/error.h"
 #include "sim/cost/profile.h"
 #include "sim/model/presets.h"
 #include "sim/plan/shape_json.h"
 
 namespace dbo {
+
+extern const DataFile kProfileData[];
+extern const unsigned kProfileData_count;
 namespace {
 
 constexpr double kMaxUs = 1e9;
@@ -234,6 +238,21 @@ Profile profile_from_json(const JsonRef& ref) {
 
 Profile load_profile(const std::string& path) {
   return profile_from_json(JsonRef(load_json(path)));
+}
+
+std::optional<Profile> shipped_profile(std::string_view gpu, std::string_view model) {
+  const std::string name = std::string(gpu) + "." + std::string(model);
+  for (unsigned i = 0; i < kProfileData_count; ++i) {
+    if (kProfileData[i].name == name)
+      return profile_from_json(JsonRef(json_document(kProfileData[i].text, "the shipped profile " + name)));
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string_view> shipped_profile_names() {
+  std::vector<std::string_view> names;
+  for (unsigned i = 0; i < kProfileData_count; ++i) names.push_back(kProfileData[i].name);
+  return names;
 }
 
 Json profile_to_json(const Profile& profile) {

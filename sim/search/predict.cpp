@@ -82,6 +82,17 @@ MachineSpec machine_of(const Config& config) {
 
 }  // namespace
 
+Profile profile_of(const Config& config) {
+  if (!config.costs.profile.empty()) return load_profile(config.profile_path());
+  std::optional<Profile> profile = shipped_profile(config.cluster.gpu.name, config.model.name);
+  if (profile) return std::move(*profile);
+  std::string names;
+  for (const std::string_view name : shipped_profile_names()) names += (names.empty() ? "" : ", ") + std::string(name);
+  throw InputError(config.file, "/costs",
+                   "no measured profile ships for " + config.cluster.gpu.name + " and " + config.model.name +
+                       " (there are: " + names + "); name a \"file\" that dbo calibrate wrote, or use \"analytical\"");
+}
+
 CostTable step_costs(const Config& config, const Plan& plan, bool split) {
   CostSources sources;
   return step_costs(config, plan, split, sources);
@@ -94,7 +105,7 @@ CostTable step_costs(const Config& config, const Plan& plan, bool split, CostSou
     case CostSource::Analytical:
       return analytical_costs(plan, machine_of(config), {}, &sources.loads);
     case CostSource::Profile:
-      if (!sources.profile) sources.profile = load_profile(config.profile_path());
+      if (!sources.profile) sources.profile = profile_of(config);
       return profile_costs(plan, *sources.profile, machine_of(config), &sources.loads);
   }
   throw InternalError("a cost source is missing");

@@ -44,6 +44,10 @@ struct CostSources {
 };
 
 /// The costs of a plan of the config; `split`: its decision splits the step.
+/// The profile of a config whose costs come from one: its file, or what ships for its GPU and model. Throws InputError
+/// when nothing does.
+Profile profile_of(const Config& config);
+
 CostTable step_costs(const Config& config, const Plan& plan, bool split);
 CostTable step_costs(const Config& config, const Plan& plan, bool split, CostSources& sources);
 

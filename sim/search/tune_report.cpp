@@ -291,7 +291,7 @@ double cost_spread(const Config& config) {
       break;
   }
   std::vector<double> spreads;
-  for (const ProfilePoint& point : load_profile(config.profile_path()).points)
+  for (const ProfilePoint& point : profile_of(config).points)
     if (point.median_us > 0) spreads.push_back(point.spread_us / point.median_us);
   if (spreads.empty()) return analytical;
   const auto middle = spreads.begin() + static_cast<std::ptrdiff_t>(spreads.size() / 2);

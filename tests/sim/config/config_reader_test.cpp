@@ -152,6 +152,9 @@ TEST_CASE("config: fixed costs are read to the nanosecond, unknown and negative 
         "c.json: /costs/source: unknown source of costs \"guess\" (known: analytical, profile, fixed)");
   CHECK(config_error(ConfigText{.costs = R"({"source": "profile", "file": "no/such.json"})"}) ==
         "c.json: /costs/file: must be the path of a profile, there is no file no/such.json");
+  const Config shipped = read_config(ConfigText{.model = "\"deepseek-v3\"", .costs = R"({"source": "profile"})"});
+  CHECK(shipped.costs.source == CostSource::Profile);
+  CHECK(shipped.profile_path().empty());
 }
 
 TEST_CASE("config: paths are relative to the config's folder") {

@@ -289,3 +289,20 @@ TEST_CASE("profile: partition and contention cost are told apart") {
   CHECK(pairs[0].partition == doctest::Approx(1.1));
   CHECK(pairs[0].contention == doctest::Approx(1.1));
 }
+
+TEST_CASE("profile: those that ship are named by GPU and model, and were measured on them") {
+  REQUIRE(shipped_profile_names().size() >= 2);
+  for (const std::string_view name : shipped_profile_names()) {
+    INFO(name);
+    const std::size_t dot = name.find('.');
+    const auto found = shipped_profile(name.substr(0, dot), name.substr(dot + 1));
+    REQUIRE(found);
+    CHECK(found->machine.preset == name.substr(0, dot));
+    CHECK(found->shape.name == name.substr(dot + 1));
+    CHECK(found->host);
+    for (const std::string_view op : {"A0", "A1", "MLP", "S", "FFN", "HEAD", "D", "C", "D.send", "C.recv"})
+      CHECK(std::any_of(found->points.begin(), found->points.end(),
+                        [&](const ProfilePoint& point) { return point.op == op; }));
+  }
+  CHECK_FALSE(shipped_profile("h200-sxm", "mixtral-8x7b"));
+}
