@@ -11,8 +11,8 @@ namespace dbo::kernels::grouped_fp8 {
 namespace {
 
 using namespace grouped_draw;
-using S = Shape<kTokenTileRowsFp8, kScaleBlock, 5, 1024, kTokenTileMost * 4>;
-static_assert(kTokenTileRowsFp8 == kScaleBlock && S::kScales <= 1024);
+using S = Shape<kTokenTileRowsFp8, kScaleBlock, 5, 1024, kTokenScaleBox * 4>;
+static_assert(kTokenTileRowsFp8 == kScaleBlock && S::kScales <= 1024 && S::kScales % 16 == 0);
 
 struct Fp8Params {
   Params common;
@@ -47,9 +47,9 @@ template <int kN>
 __device__ __forceinline__ void multiply(float (&sum)[kSums], const Ring<S>& ring, const Share& share,
                                          const float* w_scale, int lane, int steps, Turn& turn) {
   const auto weights = static_cast<std::uint32_t>(share.weight_row * kRowBytes),
-             tokens = static_cast<std::uint32_t>(share.token_row * kRowBytes),
-             // A thread's columns are two neighbours of each 8.
-      scales = static_cast<std::uint32_t>((share.token_row + lane % 4 * 2) * 4);
+             tokens = static_cast<std::uint32_t>(share.token_row * kRowBytes);
+  // A thread's columns are two neighbours of each 8; the copy began up to three tokens before the tile.
+  const auto scales = static_cast<std::uint32_t>((share.token_row + share.token % kTokenScaleStep + lane % 4 * 2) * 4);
   float d[kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) sum[i] = 0.0f;
@@ -71,9 +71,9 @@ __device__ __forceinline__ void multiply(float (&sum)[kSums], const Ring<S>& rin
 #pragma unroll
     for (int j = 0; j < kN / 8; ++j) {
       float left, right;
-      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                   : "=f"(left), "=f"(right)
-                   : "r"(from + static_cast<std::uint32_t>(j * 32)));
+      const std::uint32_t at = from + static_cast<std::uint32_t>(j * 32);
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(left) : "r"(at));
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(right) : "r"(at + 4));
       left *= own;
       right *= own;
       sum[4 * j] = fmaf(d[4 * j], left, sum[4 * j]);
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   run<S>(
       &map_a, &map_w, p.common, shared_memory,
       [&](std::uint32_t to, std::uint32_t bar, int token, int step) {
-        sm90::tma_load_2d(to, &map_scale, bar, token, step);
+        sm90::tma_load_2d(to, &map_scale, bar, token / kTokenScaleStep * kTokenScaleStep, step);
       },
       [&](const Ring<S>& ring) { consume(p, ring); });
 }

@@ -40,7 +40,7 @@ cudaError_t make_grouped_scale_map(const TensorMapEncoder& encoder, const float*
   shape.size[0] = static_cast<std::uint64_t>(stride);
   shape.size[1] = static_cast<std::uint64_t>((k + kScaleBlock - 1) / kScaleBlock);
   shape.stride_bytes[0] = static_cast<std::uint64_t>(stride) * sizeof(float);
-  shape.box[0] = kTokenTileMost;
+  shape.box[0] = kTokenScaleBox;
   shape.box[1] = 1;
   return encode_tensor_map(encoder, shape, map);
 }

@@ -23,7 +23,8 @@ struct TensorMapEncoder {
 enum class TensorMapElement : std::uint8_t { Bf16, Byte, Float };
 
 /// An array of up to three dimensions, innermost first, copied in boxes. Of Bf16 and Byte `box[0]` is 128 bytes, which
-/// are swizzled; Float is copied as it lies. Elements outside `size` read as zero.
+/// are swizzled; Float is copied as it lies. Elements outside `size` read as zero. The innermost coordinate of a copy
+/// must be a multiple of 16 bytes (else: illegal instruction), the others are free.
 struct TensorMapShape {
   TensorMapElement element = TensorMapElement::Bf16;
   const void* base = nullptr;          ///< a multiple of 16
