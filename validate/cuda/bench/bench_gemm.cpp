@@ -273,9 +273,9 @@ int run_bench_gemm(const BenchOptions& options) {
     rows_table(session, ceiling, encoder, {"gate and up, V2-Lite", 32, 2816, 2048, GroupedEpilogue::SwiGlu}, options);
     rows_table(session, ceiling, encoder, {"down, V2-Lite", 32, 2048, 1408, GroupedEpilogue::Store}, options);
   }
-  run_fp8_tables(session, ceiling, encoder, options);
   staircase_table(session, encoder, options);
   tile_table(session, encoder, options);
+  run_fp8_tables(session, ceiling, encoder, options);
   return 0;
 }
 
