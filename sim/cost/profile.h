@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -95,10 +96,14 @@ struct PairCost {
 /// Every point measured beside something that was also measured alone.
 std::vector<PairCost> pair_costs(const Profile& profile);
 
+/// Kernels that one op of a kind is made of; nothing when they were not counted.
+std::optional<double> profile_kernels(const Profile& profile, std::string_view op);
+
 /// The table of a plan from measured points. Between points an op's time is linear in tokens, context, SMs and ranks
 /// (so as monotone as the points are, and exact at them); beyond them it goes on as the analytical cost does, which
 /// also carries what the coordinates leave out (requests of unequal length, skewed rows). Ops that were not measured
-/// are analytical; assumptions say which. Throws InputError when the profile is of another model, GPU or degree of
+/// are analytical; assumptions say which. Points are of graphs: of an eager plan, an op's kernels lie further apart, by
+/// the measured gaps. Throws InputError when the profile is of another model, GPU or degree of
 /// tensor parallelism.
 /// `loads` as with analytical costs.
 CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine,

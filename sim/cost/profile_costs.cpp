@@ -1,6 +1,7 @@
 // A cost table from measured points: interpolation between them, the analytical shape beyond.
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -12,7 +13,7 @@ namespace {
 
 /// Where a measurement lies: ranks (communication) or experts (MLP), SMs, context, tokens. Outer coordinates first: a
 /// grid need not be complete, each outer value has inner ones of its own.
-constexpr std::size_t kLevels = 4;
+constexpr std::size_t kLevels = 4, kSmLevel = 1;
 using Place = std::array<double, kLevels>;
 
 struct Measured {
@@ -23,9 +24,28 @@ struct Measured {
 /// The analytical cost at a place, in ns.
 using Shape = std::function<double(const Place&)>;
 
-/// Value at `at`, from points sorted by place whose coordinates before `level` are those of `at`.
-double interpolate(std::span<const Measured> points, std::size_t level, Place at, const Shape& shape, bool& beyond) {
-  if (level == kLevels) return points.front().ns;
+/// Whether the points lie on both sides of the tokens asked for: what they say holds there.
+bool reaches(std::span<const Measured> points, double tokens) {
+  const auto [least, most] = std::minmax_element(
+      points.begin(), points.end(),
+      [](const Measured& a, const Measured& b) { return a.place[kLevels - 1] < b.place[kLevels - 1]; });
+  return least->place[kLevels - 1] <= tokens && tokens <= most->place[kLevels - 1];
+}
+
+/// Value at `at`, from points sorted by place whose coordinates before `level` are those of `at`. Among the values of
+/// an outer coordinate those are used that were measured on both sides of the tokens asked for, if there are such: a
+/// neighbour further away is worth more than one whose few tokens have to stand for many.
+double interpolate(std::span<const Measured> all, std::size_t level, Place at, const Shape& shape, bool& beyond) {
+  if (level == kLevels) return all.front().ns;
+  std::vector<Measured> reaching;
+  for (std::size_t begin = 0; level + 1 < kLevels && begin < all.size();) {
+    std::size_t end = begin;
+    while (end < all.size() && all[end].place[level] == all[begin].place[level]) ++end;
+    const std::span<const Measured> same = all.subspan(begin, end - begin);
+    if (reaches(same, at[kLevels - 1])) reaching.insert(reaching.end(), same.begin(), same.end());
+    begin = end;
+  }
+  const std::span<const Measured> points = reaching.empty() ? all : reaching;
   const auto end_of = [&](std::size_t begin) {
     std::size_t end = begin;
     while (end < points.size() && points[end].place[level] == points[begin].place[level]) ++end;
@@ -82,22 +102,30 @@ class ProfileTable {
   void adjust_exchange(const CostCell& cell, OpCost& cost);
   std::vector<Measured> select(const PointFilter& filter) const;
   Place place_of(const ProfilePoint& point) const;
-  double scaled(const std::vector<Measured>& points, const Place& at, const Shape& shape, double analytical,
-                std::string_view name);
+  /// Eagerly the kernels of an op follow each other at the gaps of eager launches; points are of graphs.
+  void add_eager_gaps(const CostCell& cell, OpCost& cost) const;
+  /// What computation loses beside comm kernels that mostly wait for a slower fabric.
+  void scale_contention(CostTable& table) const;
+  /// The time at `at` from points, which off their range go on in proportion to `along`, times what `analytical` is of
+  /// the even batch's `shape` there.
+  double scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, const Shape& shape,
+                double analytical, std::string_view name);
   OpContext context_at(const CostCell& cell, const Place& at, std::vector<double>& rows) const;
   const Exchange& exchange_at(int ranks, double tokens);
 
   const Plan& plan_;
   const Profile& profile_;
   const MachineSpec& machine_;
-  bool wires_differ_;  ///< the plan's ranks are further apart than those of the profile were
+  bool wires_differ_;     ///< the plan's ranks are further apart than those of the profile were
+  Ns moving_{}, held_{};  ///< of all comm kernels: as measured, and with the fabric's wires
   std::set<std::string> missing_, beyond_;
   std::map<std::pair<int, double>, Exchange> exchanges_;
 };
 
 Place ProfileTable::place_of(const ProfilePoint& p) const {
   const double outer = p.ranks > 0 ? p.ranks : p.experts;
-  return {outer, static_cast<double>(p.sms), static_cast<double>(p.context), static_cast<double>(p.tokens)};
+  const double context = p.op == "A0" ? 0 : static_cast<double>(p.context);  // projections see no context
+  return {outer, static_cast<double>(p.sms), context, static_cast<double>(p.tokens)};
 }
 
 std::vector<Measured> ProfileTable::select(const PointFilter& filter) const {
@@ -121,10 +149,10 @@ std::vector<Measured> ProfileTable::select(const PointFilter& filter) const {
   return unique;
 }
 
-double ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& shape, double analytical,
-                            std::string_view name) {
+double ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& along,
+                            const Shape& shape, double analytical, std::string_view name) {
   bool beyond = false;
-  const double measured = interpolate(points, 0, at, shape, beyond);
+  const double measured = interpolate(points, 0, at, along, beyond);
   if (beyond) beyond_.insert(std::string(name));
   const double base = shape(at);
   return base > 0 ? measured * (analytical / base) : measured;
@@ -195,8 +223,12 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
   const double pairs = c.attention.decode_pairs + c.attention.prefill_pairs;
   // A query of a prompt sees half of it on average.
   const double context = queries > 0 ? (prefill ? 2 * pairs / queries - 1 : pairs / queries) : 0;
+  // A prompt has logits of its last token alone.
+  const double tokens =
+      cell.op->kind == OpKind::HEAD && prefill ? c.attention.decode_tokens + c.attention.prefill_requests : c.tokens;
+  const bool sees_context = cell.op->kind == OpKind::A1;
   const Place at = mlp ? Place{static_cast<double>(c.expert_rows.size()), static_cast<double>(cell.sms), 0, rows}
-                       : Place{0, static_cast<double>(cell.sms), attention ? context : 0, c.tokens};
+                       : Place{0, static_cast<double>(cell.sms), sees_context ? context : 0, tokens};
   if (at[3] <= 0) return;
   PointFilter filter{.op = op_name(cell.op->kind),
                      .phased = attention,
@@ -214,16 +246,32 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
   };
   const OpCost analytical = cost;
   const auto count = [](Ns time) { return static_cast<double>(time.count()); };
-  cost.time = to_ns(scaled(
-      alone, at, [&](const Place& p) { return count(price(p).time); }, count(analytical.time), filter.op));
+  const Shape time_at = [&](const Place& p) { return count(price(p).time); };
+  const Shape beside_at = [&](const Place& p) { return count(price(p).beside); };
+  // On fewer SMs and beside communication less is measured than on the whole GPU: off the range of those points, a time
+  // goes on as the whole GPU's measured ones do.
+  double most = 0;
+  for (const Measured& m : alone) most = std::max(most, m.place[kSmLevel]);
+  std::vector<Measured> whole;
+  std::copy_if(alone.begin(), alone.end(), std::back_inserter(whole),
+               [&](const Measured& m) { return m.place[kSmLevel] == most; });
+  const auto along_whole = [&](const Shape& shape) -> Shape {
+    return [&, shape](const Place& p) {
+      Place there = p;
+      there[kSmLevel] = most;
+      bool beyond = false;
+      const double base = time_at(there), measured = interpolate(whole, 0, there, time_at, beyond);
+      return base > 0 ? measured * (shape(p) / base) : measured;
+    };
+  };
+  cost.time = to_ns(scaled(alone, at, along_whole(time_at), time_at, count(analytical.time), filter.op));
   filter.beside = true;
   const std::vector<Measured> beside = select(filter);
   if (beside.empty()) {
     if (analytical.time > Ns{0})
       cost.beside = to_ns(count(analytical.beside) * count(cost.time) / count(analytical.time));
   } else {
-    cost.beside = to_ns(scaled(
-        beside, at, [&](const Place& p) { return count(price(p).beside); }, count(analytical.beside), filter.op));
+    cost.beside = to_ns(scaled(beside, at, along_whole(beside_at), beside_at, count(analytical.beside), filter.op));
   }
 }
 
@@ -244,7 +292,7 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
       const OpCost price = price_exchange(cell.op->kind, exchange, 0, machine_, static_cast<int>(p[1]));
       return static_cast<double>((price.*field).count());
     };
-    cost.*field = to_ns(scaled(points, at, shape, static_cast<double>((cost.*field).count()), name));
+    cost.*field = to_ns(scaled(points, at, shape, shape, static_cast<double>((cost.*field).count()), name));
     return true;
   };
   const OpCost analytical = cost;
@@ -255,8 +303,11 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
   if (wires_differ_) {
     // A comm kernel lasts at least as long as its bytes are on the way; a receive's wire stays the fabric's.
     if (is_collective(cell.op->kind)) {
+      moving_ += cost.time;
+      held_ += std::max(cost.time, analytical.time);
       cost.time = std::max(cost.time, analytical.time);
-      cost.beside = std::max(cost.beside, analytical.beside);
+      // What computation costs the kernel's own moving does not show while it waits for the fabric.
+      cost.beside = std::max(cost.beside, analytical.time);
     }
     return;
   }
@@ -273,6 +324,35 @@ void ProfileTable::adjust(const CostCell& cell, OpCost& cost) {
   } else if (is_comm(cell.op->kind)) {
     adjust_exchange(cell, cost);
   }
+  if (plan_.execution == Execution::Eager) add_eager_gaps(cell, cost);
+}
+
+void ProfileTable::add_eager_gaps(const CostCell& cell, OpCost& cost) const {
+  const auto kernels = profile_kernels(profile_, op_name(cell.op->kind));
+  if (!kernels || !profile_.host || cost.time <= Ns{0}) return;
+  const Ns more = std::max(profile_.host->eager_node_gap - profile_.host->node_gap, Ns{0});
+  const Ns gaps = to_ns(std::max(*kernels - 1, 0.0) * static_cast<double>(more.count()));
+  cost.time += gaps;
+  if (cost.beside > Ns{0}) cost.beside += gaps;
+}
+
+void ProfileTable::scale_contention(CostTable& table) const {
+  // Points beside communication were measured while it moved data all along. Over a slower fabric the same bytes move
+  // in the same memory, over a longer time: the loss is spread over it.
+  if (held_ <= moving_) return;
+  for (int group = 0; group < table.groups(); ++group) {
+    for (int layers = 0; layers < table.layer_classes(); ++layers) {
+      for (int ubatch = 0; ubatch < table.ubatches(); ++ubatch) {
+        for (OpId op = 0; op < plan_.ops.size(); ++op) {
+          OpCost& cost = table.at(group, layers, ubatch, op);
+          if (!is_compute(plan_.ops[op].kind) || cost.beside <= cost.time) continue;
+          const double loss = static_cast<double>((cost.beside - cost.time).count());
+          const double share = static_cast<double>(moving_.count()) / static_cast<double>(held_.count());
+          cost.beside = cost.time + to_ns(loss * share);
+        }
+      }
+    }
+  }
 }
 
 std::string listed(const std::set<std::string>& names) {
@@ -284,6 +364,7 @@ std::string listed(const std::set<std::string>& names) {
 CostTable ProfileTable::build(RoutedLoads* loads) {
   CostTable table = analytical_costs(
       plan_, machine_, [this](const CostCell& cell, OpCost& cost) { adjust(cell, cost); }, loads);
+  scale_contention(table);
   if (profile_.host) table.host = *profile_.host;
   // The first sentence of the analytical table no longer holds.
   table.assumptions.front() =
@@ -292,7 +373,8 @@ CostTable ProfileTable::build(RoutedLoads* loads) {
     table.assumptions.push_back("Not in the profile, so worked out from published rates: " + listed(missing_) + ".");
   if (wires_differ_)
     table.assumptions.push_back("The profile was measured inside a node, so wires take what the model of " +
-                                machine_.fabric.name + " says, and comm kernels at least that.");
+                                machine_.fabric.name +
+                                " says, and comm kernels at least that, moving as much as was measured over longer.");
   if (!beyond_.empty())
     table.assumptions.push_back(
         "Beyond what was measured, so continued as the analytical cost goes: " + listed(beyond_) + ".");
@@ -321,6 +403,14 @@ bool same_layer(ModelShape a, const ModelShape& b) {
 }
 
 }  // namespace
+
+std::optional<double> profile_kernels(const Profile& profile, std::string_view op) {
+  for (const ProfileFit& fit : profile.fits) {
+    if (fit.formula == "kernels" && fit.what == "kernels of " + std::string(op) && !fit.parameters.empty())
+      return fit.parameters[0].second;
+  }
+  return std::nullopt;
+}
 
 CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine, RoutedLoads* loads) {
   if (!same_layer(profile.shape, plan.shape))

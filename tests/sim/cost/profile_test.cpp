@@ -306,3 +306,59 @@ TEST_CASE("profile: those that ship are named by GPU and model, and were measure
   }
   CHECK_FALSE(shipped_profile("h200-sxm", "mixtral-8x7b"));
 }
+
+TEST_CASE("profile: a neighbour measured on both sides of the tokens is preferred, and projections see no context") {
+  // 64 tokens with context 2000: 20 us at context 1000 and 40 at 3000. What was measured of 16 tokens at 2000 itself is
+  // not stretched to 64.
+  const Plan plan = decode_plan(128, 2000);
+  const CostTable table =
+      profile_costs(plan,
+                    profile({point("A1", 32, 1000, 10), point("A1", 96, 1000, 30), point("A1", 16, 2000, 100),
+                             point("A1", 32, 3000, 30), point("A1", 96, 3000, 50), point("A0", 32, 1000, 8),
+                             point("A0", 96, 1000, 12)}),
+                    machine());
+  CHECK(cost_of(plan, table, "A1").time == Ns{30'000});
+  CHECK(cost_of(plan, table, "A0").time == Ns{10'000});
+}
+
+TEST_CASE("profile: eagerly an op's kernels lie further apart by the gaps of eager launches") {
+  Plan plan = decode_plan(128, 1000);
+  Profile measured = profile({point("A1", 64, 1000, 20)});
+  HostCosts host;
+  host.node_gap = Ns{1000};
+  host.eager_node_gap = Ns{2500};
+  measured.host = host;
+  measured.fits = {{"kernels of A1", "kernels", {{"kernels", 5}}, 0, 1}};
+  CHECK(profile_kernels(measured, "A1") == 5);
+  CHECK(!profile_kernels(measured, "A0"));
+  plan.execution = Execution::Graph;
+  CHECK(cost_of(plan, profile_costs(plan, measured, machine()), "A1").time == Ns{20'000});
+  // Four gaps of 1.5 us more each.
+  plan.execution = Execution::Eager;
+  CHECK(cost_of(plan, profile_costs(plan, measured, machine()), "A1").time == Ns{26'000});
+}
+
+TEST_CASE("profile: what communication costs computation is spread over the time a slower fabric takes") {
+  // 16 ranks on two nodes; inside one, dispatch and combine took 2 us each, and A1 ran in 40 us beside them, else 20.
+  Plan plan = decode_plan(128, 1000, Transport::LsaHt, 16);
+  plan.sm = {SmControl::Limit, 20, 112, 0};
+  ProfilePoint d = point("D", 64, 0, 2), c = point("C", 64, 0, 2), beside = point("A1", 64, 1000, 40);
+  for (ProfilePoint* p : {&d, &c}) {
+    p->transport = Transport::LsaHt;
+    p->ranks = 16;
+    p->sms = plan.sm.comm;
+  }
+  d.precision = plan.shape.dispatch;
+  c.precision = plan.shape.combine;
+  ProfilePoint alone = point("A1", 64, 1000, 20);
+  alone.sms = beside.sms = plan.sm.compute;
+  beside.beside = "D+C";
+  const CostTable table = profile_costs(plan, profile({d, c, alone, beside}), machine());
+  const OpCost a1 = cost_of(plan, table, "A1");
+  CHECK(a1.time == Ns{20'000});
+  const auto held = static_cast<double>((cost_of(plan, table, "D").time + cost_of(plan, table, "C").time).count());
+  CHECK(held > 4000);
+  CHECK(static_cast<double>((a1.beside - a1.time).count()) == doctest::Approx(20'000 * 4000 / held).epsilon(1e-3));
+  // A kernel that waits for the fabric is not slowed by computation.
+  CHECK(cost_of(plan, table, "D").beside == cost_of(plan, table, "D").time);
+}
