@@ -203,8 +203,9 @@ class Comparer {
     for (const std::int32_t rank : result_.ranks) {
       if (rank >= input_.plan->world.ranks) continue;
       const PlannedWindows& windows = planned[static_cast<std::size_t>(input_.plan->class_of(rank))];
-      const auto predicted = window_shares(windows, input_.predicted, predicted_rank_for(input_, rank));
-      const auto measured = window_shares(windows, measured_, rank);
+      const auto predicted =
+          window_shares(windows, input_.predicted, predicted_rank_for(input_, rank), options_.stretched_gaps);
+      const auto measured = window_shares(windows, measured_, rank, options_.stretched_gaps);
       for (std::size_t i = 0; i < measured.size(); ++i) {
         const auto [at, fresh] = row_of.emplace(measured[i].name, result_.windows.size());
         if (fresh) result_.windows.push_back({measured[i].name, 0, 0, {}, {}, {}, {}});
@@ -245,6 +246,8 @@ class Comparer {
         const auto planned = Transfers::interval(parts);
         const auto seen = transfers.find(std::get<0>(key), std::get<1>(key), std::get<2>(key));
         if (!planned || !seen) continue;
+        const Transfers::Parts* wire_parts = transfers.parts(std::get<0>(key), std::get<1>(key), std::get<2>(key));
+        if (!Transfers::end_seen(*wire_parts, options_.lane_slack)) continue;
         TraceOp wire;
         wire.kind = std::get<0>(key) ? OpKind::DWire : OpKind::CWire;
         wire.layer = std::get<1>(key);

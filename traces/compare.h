@@ -19,6 +19,10 @@ struct CompareOptions {
   bool any_plan = false;  ///< compare traces of different plans all the same
   /// How far a start may lie before the end it waits for: timestamps of a GPU's own clock are this coarse.
   Ns lane_slack{1000};
+  /// The measured trace has events between its ops, which stretch its gaps: windows of wires are told by what receives
+  /// waited.
+  bool stretched_gaps = false;
+  Ns tracing{};                    ///< what those events add to the step
   double step_tolerance = 0.10;    ///< |measured / predicted - 1|
   double kind_tolerance = 0.25;    ///< the same of the median of each kind of op
   double window_tolerance = 0.15;  ///< how much smaller the hidden share of a window may be than predicted

@@ -15,6 +15,7 @@ Transfers::Transfers(const Trace& trace, std::int32_t rank) {
     } else if (is_recv(op.kind)) {
       const std::int64_t arrived = std::min(end, start + op.waited.count());
       parts.arrived = std::max(parts.arrived.value_or(arrived), arrived);
+      parts.waited = std::max(parts.waited, arrived - start);
     } else if (parts.whole) {
       parts.whole = Interval{std::min(parts.whole->begin, start), std::max(parts.whole->end, end)};
     } else {
@@ -29,9 +30,14 @@ std::optional<Interval> Transfers::interval(const Parts& parts) {
   return Interval{*parts.sent, *parts.arrived};
 }
 
-std::optional<Interval> Transfers::find(bool dispatch, std::int32_t layer, int ubatch) const {
+const Transfers::Parts* Transfers::parts(bool dispatch, std::int32_t layer, int ubatch) const {
   const auto at = parts_.find({dispatch, layer, ubatch});
-  return at == parts_.end() ? std::nullopt : interval(at->second);
+  return at == parts_.end() ? nullptr : &at->second;
+}
+
+std::optional<Interval> Transfers::find(bool dispatch, std::int32_t layer, int ubatch) const {
+  const Parts* found = parts(dispatch, layer, ubatch);
+  return found == nullptr ? std::nullopt : interval(*found);
 }
 
 }  // namespace dbo

@@ -22,10 +22,15 @@ class Transfers {
     std::optional<Interval> whole;  ///< wire or comm kernel
     bool kernel = false;            ///< a comm kernel, which is busy while the transfer is under way
     std::optional<std::int64_t> sent, arrived;
+    std::int64_t waited = 0;  ///< by its receive, which stood at the head of its lane before the data was there
   };
   using Key = std::tuple<bool, std::int32_t, int>;
   const std::map<Key, Parts>& all() const { return parts_; }
   static std::optional<Interval> interval(const Parts& parts);
+  /// Its slices; null when the trace shows none.
+  const Parts* parts(bool dispatch, std::int32_t layer, int ubatch) const;
+  /// Whether the end of the transfer is known: nobody saw when a wire ended whose receive came after it.
+  static bool end_seen(const Parts& parts, Ns slack) { return parts.whole || parts.waited > slack.count(); }
 
  private:
   std::map<Key, Parts> parts_;

@@ -196,7 +196,8 @@ PlannedWindows planned_windows(const Plan& plan, const Linear& linear) {
   return result;
 }
 
-std::vector<WindowShare> window_shares(const PlannedWindows& planned, const Trace& trace, std::int32_t rank) {
+std::vector<WindowShare> window_shares(const PlannedWindows& planned, const Trace& trace, std::int32_t rank,
+                                       bool by_waits) {
   std::vector<WindowShare> shares(planned.names.size());
   for (std::size_t i = 0; i < shares.size(); ++i) shares[i].name = planned.names[i];
   const Intervals compute = compute_intervals(trace, rank);
@@ -207,9 +208,12 @@ std::vector<WindowShare> window_shares(const PlannedWindows& planned, const Trac
     const auto transfer = transfers.find(window.dispatch, window.layer, window.ubatch);
     if (!transfer) continue;
     ++share.measured;
-    const std::int64_t hidden = covered(compute, *transfer);
+    const std::int64_t length = transfer->end - transfer->begin;
+    const Transfers::Parts* parts = transfers.parts(window.dispatch, window.layer, window.ubatch);
+    const std::int64_t hidden = by_waits && parts->arrived ? length - std::min(parts->waited, length)  // a wire
+                                                           : covered(compute, *transfer);
     share.hidden += Ns{hidden};
-    share.exposed += Ns{transfer->end - transfer->begin - hidden};
+    share.exposed += Ns{length - hidden};
   }
   return shares;
 }

@@ -48,6 +48,9 @@ struct WindowShare {
 /// How much of the planned windows a trace achieved on one rank, in the order of PlannedWindows::names. The transfer is
 /// the wire's slice if the trace has it, the comm kernel's slice, or else from the end of the send to the arrival at
 /// the receive (its start plus the time it waited).
-std::vector<WindowShare> window_shares(const PlannedWindows& planned, const Trace& trace, std::int32_t rank);
+/// `by_waits`: what is exposed of a wire is what its receive waited, not what no compute op covered. For traces whose
+/// gaps are not those of a step: events between ops stretch them.
+std::vector<WindowShare> window_shares(const PlannedWindows& planned, const Trace& trace, std::int32_t rank,
+                                       bool by_waits = false);
 
 }  // namespace dbo
