@@ -67,7 +67,10 @@ CostTable replay_costs(const Config& config, const Plan& plan, bool split, bool 
           const OpCost& wire = wires.at(group, layers, ubatch, op);
           if (is_recv(plan.ops[op].kind)) {
             cost.wire = wire.wire;
-            cost.wire_traffic = {};  // it lasts that long whatever else is on the links
+            // It lasts that long whatever else is on the links. Copy engines move its bytes meanwhile; low-latency
+            // sends have moved them already.
+            const bool copies = plan.transport == Transport::CopyEngine;
+            cost.wire_traffic = {copies ? wire.wire_traffic.hbm_bytes : 0, 0, 0};
           }
           if (!is_collective(plan.ops[op].kind)) continue;
           cost.time = std::max(cost.time, wire.time);
@@ -94,8 +97,9 @@ std::vector<Ns> wires_of(const Config& config, const PredictedPlan& predicted, b
   return wires;
 }
 
-/// The step if every op took as long beside others as it does alone.
-std::int64_t time_alone(const PredictedPlan& predicted) {
+}  // namespace
+
+CostTable solo_costs(const PredictedPlan& predicted) {
   CostTable costs = predicted.costs;
   for (int group = 0; group < costs.groups(); ++group) {
     for (int layers = 0; layers < costs.layer_classes(); ++layers) {
@@ -108,8 +112,10 @@ std::int64_t time_alone(const PredictedPlan& predicted) {
       }
     }
   }
-  return run_engine(predicted.plan, costs).step();
+  return costs;
 }
+
+namespace {
 
 /// Eagerly the host launches op by op, each op many kernels: what that takes on average over the plan's ops.
 void set_host_launch(const Profile& profile, PredictedPlan& predicted) {
@@ -177,7 +183,7 @@ ValidationCase make_case(Config config, const std::string& profile_path, const C
       if (!graph && profile) set_host_launch(*profile, predicted);
       CostedPlan costed{predicted.plan, predicted.costs};
       predicted.result = simulate_plan(costed, step_options);
-      predicted.alone_ns = time_alone(predicted);
+      predicted.alone_ns = run_engine(predicted.plan, solo_costs(predicted)).step();
       if (out.emulated) predicted.wires = wires_of(config, predicted, decision.split && !baseline);
       return predicted;
     };

@@ -57,6 +57,9 @@ struct CaseOptions {
 /// config forbids it, a model or GPU other than the profile's.
 ValidationCase make_case(Config config, const std::string& profile_path, const CaseOptions& options);
 
+/// The costs without what ops cost each other.
+CostTable solo_costs(const PredictedPlan& predicted);
+
 /// Durations of a launch: of `plan_op` on the plan's first rank.
 const OpCost& cost_of(const PredictedPlan& predicted, const Linear& linear, std::uint32_t plan_op);
 

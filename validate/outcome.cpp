@@ -45,6 +45,8 @@ Comparison compare_plan(const PredictedPlan& predicted, const MeasuredPlan& meas
   }
   CompareOptions options;
   options.lane_slack = kEventSlack;
+  options.stretched_gaps = true;
+  options.tracing = ns_from_us(std::max(measured.tracing_us, 0.0));
   return compare_traces(input, options);
 }
 
@@ -121,6 +123,8 @@ WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& meas
   way.predicted_split_us = static_cast<double>(predicted.split.result.step_ns) / 1000;
   way.predicted_unsplit_us = static_cast<double>(predicted.unsplit.result.step_ns) / 1000;
   way.drift = drift;
+  way.split_mhz = figure_of(measured.split.clocks_mhz).median_us;
+  way.unsplit_mhz = figure_of(measured.unsplit.clocks_mhz).median_us;
   way.tracing_us = measured.split.tracing_us;
   out.split = compare_plan(predicted.split, measured.split, &measured.unsplit);
   const Comparison unsplit = compare_plan(predicted.unsplit, measured.unsplit, nullptr);
@@ -136,7 +140,20 @@ WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& meas
     way.named.push_back(std::move(*starved));
   way.largest_cause = find_cause(out.split, way.tracing_us);
   way.recomputed_us = static_cast<double>(predicted.split.alone_ns) / 1000;
+  way.structure_us = step_of_durations(predicted.split, measured.split.op_us);
   return out;
+}
+
+double step_of_durations(const PredictedPlan& predicted, const std::vector<double>& op_us) {
+  const Linear linear = linearise(predicted.plan, predicted.plan.class_of(0));
+  if (op_us.size() < linear.ops.size()) return 0;
+  CostTable costs = solo_costs(predicted);
+  costs.by_plan_op.assign(linear.ops.size(), Ns{-1});
+  for (std::size_t op = 0; op < linear.ops.size(); ++op) {
+    // What a receive takes beyond its wait is not told apart by measurement.
+    if (!is_recv(predicted.plan.op(linear.ops[op].op).kind)) costs.by_plan_op[op] = ns_from_us(op_us[op]);
+  }
+  return static_cast<double>(run_engine(predicted.plan, costs).step()) / 1000;
 }
 
 double drift_of(const PredictedPlan& predicted, const GpuSpec& gpu, const std::optional<Anchor>& calibrated,
@@ -243,10 +260,15 @@ std::string outcome_text(const Outcome& outcome) {
     line("step, un-split", way.predicted_unsplit_us, way.unsplit);
     text += fmt::format("  {:<24} {:>10.3f}x {:>10.3f}x {:>8.1f}% {:>+8.1f}%\n", "gain", way.predicted_gain(),
                         way.measured_gain(), way.gain_spread() * 100, way.gain_error() * 100);
+    if (way.split_mhz > 0)
+      text += fmt::format("  SM clock {:.0f} MHz split, {:.0f} MHz un-split\n", way.split_mhz, way.unsplit_mhz);
     if (way.recomputed_us > 0)
       text += fmt::format(
-          "  with the ops' measured times alone the split step would take {:.1f} us: measured is {:.3f} of that\n",
+          "  were no op slowed by another, the split step would take {:.1f} us: measured is {:.3f} of that\n",
           way.recomputed_us, way.split.median_us / way.recomputed_us);
+    if (way.structure_us > 0)
+      text += fmt::format("  with every op as long as measured, the plan takes {:.1f} us: measured is {:.3f} of that\n",
+                          way.structure_us, way.split.median_us / way.structure_us);
     text += fmt::format("  tracing adds {:.1f} us a step; order findings: {}\n", way.tracing_us, way.order_findings);
     for (const ErrorRow& row : way.kinds)
       text += fmt::format("  {:<24} {:>8.2f} us {:>8.2f} us {:>9} {:>+8.1f}%\n", row.what, row.predicted, row.measured,
@@ -354,7 +376,10 @@ Json way_json(const WayOutcome& way) {
   json.set("named", texts_json(way.named));
   json.set("largest_cause", way.largest_cause);
   json.set("tracing_us", way.tracing_us);
+  json.set("split_mhz", way.split_mhz);
+  json.set("unsplit_mhz", way.unsplit_mhz);
   json.set("recomputed_us", way.recomputed_us);
+  json.set("structure_us", way.structure_us);
   return json;
 }
 
@@ -373,7 +398,10 @@ WayOutcome read_way(const JsonRef& ref) {
   way.named = read_texts(reader.require("named"));
   way.largest_cause = reader.require("largest_cause").string();
   way.tracing_us = reader.require("tracing_us").number(-1e12, 1e12);
+  way.split_mhz = reader.require("split_mhz").number(0, 1e6);
+  way.unsplit_mhz = reader.require("unsplit_mhz").number(0, 1e6);
   way.recomputed_us = reader.require("recomputed_us").number(0, 1e12);
+  way.structure_us = reader.require("structure_us").number(0, 1e12);
   reader.done();
   return way;
 }

@@ -35,6 +35,8 @@ struct MeasuredPlan {
   std::vector<double> entry_us;
   Trace trace;            ///< of the traced step nearest to the median
   double tracing_us = 0;  ///< what tracing adds to a step
+  /// Mean SM clock of each step of `steps_us`, on the GPU where it was lowest.
+  std::vector<double> clocks_mhz;
 };
 
 struct MeasuredWay {
@@ -85,7 +87,11 @@ struct WayOutcome {
   std::vector<std::string> named;  ///< named failures found, "F3 ..."
   std::string largest_cause;       ///< of the step's error
   double tracing_us = 0;
-  double recomputed_us = 0;  ///< the split step with each op as long as measured alone: what overlap costs
+  double split_mhz = 0, unsplit_mhz = 0;  ///< SM clock of the measured steps, median; 0: not known
+  double recomputed_us = 0;  ///< the split step with each op as long as alone at calibration: what overlap costs
+  /// The split step by the plan with each op as long as it was measured there: what is left is no op's duration, but
+  /// gaps, waits and order. 0: not worked out.
+  double structure_us = 0;
 
   double predicted_gain() const { return predicted_unsplit_us / predicted_split_us; }
   double measured_gain() const { return unsplit.median_us / split.median_us; }
@@ -133,6 +139,10 @@ struct WayComparison {
   Comparison split;  ///< of the traces, for the report
 };
 WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& measured, double drift);
+
+/// The plan's step, us, were its ops, by plan_op of the first rank, as long as `op_us` says; 0 when that is not for
+/// this plan.
+double step_of_durations(const PredictedPlan& predicted, const std::vector<double>& op_us);
 
 /// How much slower compute- and memory-bound work is now than at calibration, in the proportion the plan has of them.
 /// `noise`: by how much of itself each anchor moved during the calibration; a change within that says nothing.

@@ -194,6 +194,7 @@ class Pair {
     if (group.size() > 1 && (rules.windows || nccl)) comm_ = runtime::NcclComm::create(group);
     rank_ = validated.emulated ? 0 : group.rank();
     anchors_ = std::make_unique<AnchorTimer>(group);
+    clock_ = std::make_unique<ClockMeter>();
     unsplit_ = make(way.unsplit, guard, {}, nullptr);
     unsplit_live_ = live.add(group.rank(), unsplit_.get());
     // Layer by layer the same weights and caches.
@@ -350,14 +351,24 @@ class Pair {
     }
     for (int i = -rules_.warmup; i < rules_.iterations; ++i) {
       for (const Lane& lane : lanes) {
+        clock_->begin();
         run_once(*lane.replay, lane.graph);
+        const double mhz = clock_->end();
         if (i < 0) continue;
+        lane.to->clocks_mhz.push_back(mhz);
         lane.to->steps_us.push_back(microseconds(lane.replay->event_time()));
         lane.to->host_us.push_back(microseconds(lane.replay->host_time()));
       }
       std::reverse(lanes.begin(), lanes.end());
     }
-    for (const Lane& lane : lanes) lane.to->steps_us = slowest(lane.to->steps_us);
+    for (const Lane& lane : lanes) {
+      lane.to->steps_us = slowest(lane.to->steps_us);
+      // The slowest GPU's clock: the others wait for it.
+      std::vector<double> periods;
+      for (const double mhz : lane.to->clocks_mhz) periods.push_back(mhz > 0 ? 1 / mhz : 0);
+      lane.to->clocks_mhz.clear();
+      for (const double period : slowest(periods)) lane.to->clocks_mhz.push_back(period > 0 ? 1 / period : 0);
+    }
   }
 
   void trace(std::size_t w, MeasuredWay& way) {
@@ -368,6 +379,8 @@ class Pair {
   void trace_plan(RankReplay& replay, const PredictedPlan& predicted, bool graph, MeasuredPlan& measured) {
     replay.set_trace(TraceMode::Light);
     if (graph) replay.capture(kKey);
+    // A GPU that stood still while the graph was made runs faster for a while than in a row of steps.
+    for (int i = 0; i < rules_.warmup; ++i) run_once(replay, graph);
     std::vector<RankTimes> traced;
     std::vector<double> steps;
     for (int i = 0; i < rules_.traced; ++i) {
@@ -440,6 +453,7 @@ class Pair {
   runtime::NcclComm comm_;
   std::unique_ptr<AnchorTimer> anchors_;
   std::unique_ptr<PlantedFault> fault_;
+  std::unique_ptr<ClockMeter> clock_;
   std::unique_ptr<RankReplay> unsplit_, split_;
   std::shared_ptr<void> unsplit_live_, split_live_;
 };

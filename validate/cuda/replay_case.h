@@ -11,6 +11,7 @@
 #include "runtime/cuda/rank_replay.h"
 #include "validate/case.h"
 #include "validate/cuda/anchor.h"
+#include "validate/cuda/clock_meter.h"
 #include "validate/outcome.h"
 
 namespace dbo::validate {
