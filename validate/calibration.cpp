@@ -70,10 +70,12 @@ class Grid {
   void batch(const CalibrationSetting& base);
   bool is_used(bool prefill, int ranks, Transport transport, int comm_sms) const;
   /// Ops that depend on the rank's own batch alone.
-  Kinds own_ops() const {
+  Kinds own_ops(bool prefill) const {
     Kinds kinds = {OpKind::A0, OpKind::A1};
     if (shape_.has_shared()) kinds.push_back(OpKind::S);
     if (shape_.dense_layers > 0) kinds.push_back(OpKind::FFN);
+    if (prefill) return kinds;
+    // A prompt has logits of its last token alone: a profile knows both by their tokens, so one kind is measured.
     kinds.push_back(OpKind::EMB);
     kinds.push_back(OpKind::HEAD);
     return kinds;
@@ -117,7 +119,7 @@ void Grid::batch(const CalibrationSetting& base) {
       s.ops = comm_ops(transport);
       s.ops.push_back(OpKind::MLP);
       const CalibrationSetting plain = s;
-      append(s.ops, own ? own_ops() : Kinds{});
+      append(s.ops, own ? own_ops(base.prefill) : Kinds{});
       own = false;
       // The un-split server's own block count, then every split, with its ops on the SMs that remain.
       if (has_comm_sms(transport)) s.comm_sms = kDefaultCommSms;
@@ -130,7 +132,7 @@ void Grid::batch(const CalibrationSetting& base) {
         CalibrationSetting split = plain;
         split.partition = true;
         split.comm_sms = comm;
-        append(split.ops, fresh ? own_ops() : Kinds{});
+        append(split.ops, fresh ? own_ops(base.prefill) : Kinds{});
         std::erase(split.ops, OpKind::EMB);
         if (fresh || !scope_.quick) split.beside = beside_ops(fresh);
         add(split);
@@ -172,24 +174,18 @@ void Grid::prefill() {
     base.tokens = t;
     base.context = std::min<std::int64_t>(t, 1024);
     batch(base);
-    // Attention of prompts of other lengths, and of later parts of prompts. Where a part stands is told by how many
-    // tokens a query sees: both lists meet at the same lengths for several numbers of tokens, so that between them one
-    // is read along the other.
+    // Long prompts, and the later half of one that was cut in two.
     CalibrationSetting attention = base;
     attention.ranks = scope_.ranks.front();
     attention.transport = scope_.transports.front();
     if (has_comm_sms(attention.transport)) attention.comm_sms = kDefaultCommSms;
     attention.ops = {OpKind::A1};
-    for (const std::int64_t length : {512, 2048, 4096, 8192}) {
-      const bool wanted = scope_.quick || t == 8192 ? length == t || (!scope_.quick && length == 2048) : length <= t;
-      if (!wanted || length == base.context) continue;
-      attention.context = length;
+    if (t > 1024) {
+      attention.context = t;
       add(attention);
     }
-    for (const std::int64_t seen : {3072, 6144}) {
-      if (scope_.quick || t > 4096 || t >= seen) continue;
-      attention.context = t;
-      attention.cached = (seen - t) / 2;
+    if (!scope_.quick && t <= 4096) {
+      attention.context = attention.cached = t;
       add(attention);
     }
   }

@@ -15,7 +15,6 @@ namespace {
 constexpr std::string_view kGemmAnchor = "anchor: 4096^3 bf16 product";
 constexpr std::string_view kCopyAnchor = "anchor: copy of 512 MiB";
 constexpr std::string_view kHostPrefix = "host launch of ";
-constexpr std::string_view kKernelsPrefix = "kernels of ";
 
 /// What tells two points apart.
 auto key_of(const ProfilePoint& p) {
@@ -30,12 +29,12 @@ double median_of(std::vector<double> values) {
   return *middle;
 }
 
-ProfileFit constant_fit(std::string_view what, const std::vector<double>& values, std::string_view unit = "us") {
+ProfileFit constant_fit(std::string_view what, const std::vector<double>& values) {
   ProfileFit fit;
   fit.what = what;
-  fit.formula = unit;
+  fit.formula = "us";
   const double median = median_of(values);
-  fit.parameters = {{std::string(unit), median}};
+  fit.parameters = {{"us", median}};
   double squares = 0;
   for (const double v : values) squares += median > 0 ? (v / median - 1) * (v / median - 1) : 0;
   fit.residual = values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
@@ -126,7 +125,6 @@ Json state_to_json(const CalibrationState& state) {
       item.set("op", launch.op);
       item.set("us", launch.us);
       item.set("count", launch.count);
-      item.set("kernels", launch.kernels);
       host.push(std::move(item));
     }
     Json& points = one.set("points", Json::array());
@@ -158,8 +156,7 @@ MeasuredSetting read_setting(const JsonRef& ref) {
   for (const JsonRef& item : reader.require("host").items()) {
     ObjectReader launch(item, "a host launch");
     s.host.push_back({launch.require("op").string(), launch.require("us").number(0, 1e9),
-                      static_cast<int>(launch.require("count").integer(0, 1 << 30)),
-                      static_cast<int>(launch.require("kernels").integer(0, 1 << 20))});
+                      static_cast<int>(launch.require("count").integer(0, 1 << 30))});
     launch.done();
   }
   for (const JsonRef& point : reader.require("points").items()) s.points.push_back(profile_point_from_json(point));
@@ -214,14 +211,11 @@ Profile make_profile(const CalibrationPoints& points, const CalibrationState& st
   profile.shape = points.shape;
   profile.host = state.host;
   std::vector<double> clocks;
-  std::map<std::string, std::vector<double>> host, kernels;
+  std::map<std::string, std::vector<double>> host;
   std::vector<decltype(key_of(ProfilePoint{}))> seen;
   for (const MeasuredSetting& setting : state.settings) {
     if (setting.clocks.sm_clock_mhz > 0) clocks.push_back(setting.clocks.sm_clock_mhz);
-    for (const HostLaunch& launch : setting.host) {
-      host[launch.op].push_back(launch.us);
-      kernels[launch.op].push_back(launch.kernels);
-    }
+    for (const HostLaunch& launch : setting.host) host[launch.op].push_back(launch.us);
     for (const ProfilePoint& point : setting.points) {
       const auto key = key_of(point);
       if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
@@ -240,8 +234,6 @@ Profile make_profile(const CalibrationPoints& points, const CalibrationState& st
     profile.fits.push_back(constant_fit(kCopyAnchor, copy));
   }
   for (const auto& [op, us] : host) profile.fits.push_back(constant_fit(std::string(kHostPrefix) + op, us));
-  for (const auto& [op, count] : kernels)
-    profile.fits.push_back(constant_fit(std::string(kKernelsPrefix) + op, count, "kernels"));
   const std::vector<ProfileFit> lines = fit_points(profile.points);
   profile.fits.insert(profile.fits.end(), lines.begin(), lines.end());
   return profile;

@@ -35,7 +35,6 @@ struct HostLaunch {
   std::string op;
   double us = 0;
   int count = 0;
-  int kernels = 1;  ///< that it is made of
 
   friend bool operator==(const HostLaunch&, const HostLaunch&) = default;
 };

@@ -171,9 +171,7 @@ class RankCalibration {
     RepeatRule rule;
     if (session_.options.quick) rule = {.least = 3, .most = 7, .spread = 0.02, .most_ms = 60};
     SettingFigures figures = measure_setting(bench, session_.points, setting, rule);
-    ClockSample clocks = sample_clocks(session_, group_.rank());
-    // Of the step itself, where the driver only tells what it is afterwards.
-    if (figures.sm_mhz > 0) clocks.sm_clock_mhz = static_cast<int>(figures.sm_mhz + 0.5);
+    const ClockSample clocks = sample_clocks(session_, group_.rank());
     std::vector<ProfilePoint> slowest = slowest_of(group_, std::move(figures.points));
     if (group_.rank() != 0) return;
     MeasuredSetting measured{index, std::move(slowest), std::move(figures.host), clocks, seconds_since(begin)};

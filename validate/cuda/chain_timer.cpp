@@ -82,7 +82,7 @@ void ChainTimer::run(const Enqueue& work) {
   await(stream(), kReplayDeadline, "a step that fills the buffers");
 }
 
-Graph ChainTimer::record(const std::function<void()>& enqueue) {
+GraphExec ChainTimer::capture(const std::function<void()>& enqueue) {
   DBO_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
   try {
     DBO_CUDA_CHECK(cudaEventRecord(fork_.get(), stream()));
@@ -101,27 +101,8 @@ Graph ChainTimer::record(const std::function<void()>& enqueue) {
   }
   cudaGraph_t graph = nullptr;
   DBO_CUDA_CHECK(cudaStreamEndCapture(stream(), &graph));
-  return Graph::adopt(graph);
-}
-
-int ChainTimer::count_kernels(const Enqueue& work) {
-  const Graph graph = record([&] { work(stream()); });
-  std::size_t count = 0;
-  DBO_CUDA_CHECK(cudaGraphGetNodes(graph.get(), nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count);
-  DBO_CUDA_CHECK(cudaGraphGetNodes(graph.get(), nodes.data(), &count));
-  int kernels = 0;
-  for (const cudaGraphNode_t node : nodes) {
-    cudaGraphNodeType type{};
-    DBO_CUDA_CHECK(cudaGraphNodeGetType(node, &type));
-    kernels += type == cudaGraphNodeTypeKernel ? 1 : 0;
-  }
-  return kernels;
-}
-
-GraphExec ChainTimer::capture(const std::function<void()>& enqueue) {
-  const Graph graph = record(enqueue);
-  GraphExec exec = GraphExec::create(graph, stream());
+  const Graph owned = Graph::adopt(graph);
+  GraphExec exec = GraphExec::create(owned, stream());
   await(stream(), kReplayDeadline, "uploading a graph");
   return exec;
 }

@@ -49,9 +49,6 @@ class ChainTimer {
   /// Enqueues and awaits, without a graph.
   void run(const Enqueue& work);
 
-  /// Kernels that a launch enqueues.
-  int count_kernels(const Enqueue& work);
-
   /// Median time of one of `links`, `count` of which run behind each other in turn, after `lead` (not timed).
   Timing chain(const std::vector<Enqueue>& links, int count, const Enqueue& lead, const RepeatRule& rule);
 
@@ -69,7 +66,6 @@ class ChainTimer {
                 const RepeatRule& rule);
 
  private:
-  runtime::Graph record(const std::function<void()>& enqueue);
   runtime::GraphExec capture(const std::function<void()>& enqueue);
   /// Replays until the rule is met; `read` takes the times of one replay and returns the one the rule looks at.
   int repeat(const runtime::GraphExec& graph, const RepeatRule& rule, const std::function<double()>& read);

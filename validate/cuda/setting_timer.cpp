@@ -12,8 +12,6 @@
 namespace dbo::validate {
 namespace {
 
-// Replays of a whole step, with and without events.
-constexpr RepeatRule kStepRule{.least = 4, .most = 8, .spread = 0.01, .most_ms = 150};
 // A chain this long makes what lies around it (the first launch, the events) less than half a percent.
 constexpr double kChainUs = 800;
 constexpr int kMostLinks = 96;
@@ -70,12 +68,14 @@ class SettingTimer {
   SettingFigures measure() {
     run_step(nullptr);
     time_host();
-    in_step();
+    for (const OpKind kind : setting_.ops) {
+      if (is_compute(kind)) alone(kind);
+    }
     const bool comm = std::any_of(setting_.ops.begin(), setting_.ops.end(), is_comm);
     if (comm && plan_.find_op("D")) collectives();
     if (comm && plan_.find_op("D.send")) halves();
     for (const OpKind kind : setting_.beside) beside(kind);
-    return {std::move(points_), std::move(host_), sm_mhz_};
+    return {std::move(points_), std::move(host_)};
   }
 
  private:
@@ -115,70 +115,8 @@ class SettingTimer {
     for (std::size_t kind = 0; kind < us.size(); ++kind) {
       if (us[kind].empty()) continue;
       const Timing timing = timing_of(us[kind]);
-      const std::vector<Enqueue> links = links_of(static_cast<OpKind>(kind));
-      if (links.empty()) continue;
-      host_.push_back({std::string(op_name(static_cast<OpKind>(kind))), timing.median_us, timing.repeats,
-                       timer_->count_kernels(links.front())});
+      host_.push_back({std::string(op_name(static_cast<OpKind>(kind))), timing.median_us, timing.repeats});
     }
-  }
-
-  /// Every op of the un-split step, one behind the other as a step has them: caches and instructions are as the op
-  /// before left them, and the clock is that of the mixture of work, not of one kind that runs all along. What the
-  /// events between them add shows against the same step without them, and is taken off each; a receive waits for
-  /// what was sent before, so events cost it nothing. A kind's time is the median over its layers.
-  void in_step() {
-    const std::size_t n = linear_.ops.size();
-    std::vector<Enqueue> links;
-    std::vector<OpKind> kinds;
-    for (const HostStep& step : linear_.host) {
-      if (step.verb != Verb::Launch) continue;
-      links.push_back(table_->table().ops[step.index].enqueue);
-      kinds.push_back(plan_.op(linear_.ops[step.index].op).kind);
-    }
-    const RepeatRule rule{.least = std::min(rule_.least, kStepRule.least),
-                          .most = std::min(rule_.most, kStepRule.most),
-                          .spread = kStepRule.spread,
-                          .most_ms = std::min(rule_.most_ms, kStepRule.most_ms)};
-    const Enqueue begin = table_->table().begin;
-    clock_.begin();
-    const double plain_us = timer_->chain({whole(links)}, 1, begin, rule).median_us;
-    sm_mhz_ = clock_.end();
-    const std::vector<Timing> apart = timer_->links(links, 1, begin, rule);
-    double sum = 0, slowed = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-      sum += apart[i].median_us;
-      slowed += is_recv(kinds[i]) ? 0 : 1;
-    }
-    const double events_us = std::max((sum - plain_us) / std::max(slowed, 1.0), 0.0);
-    for (int k = 0; k < kOpKinds; ++k) {
-      const auto kind = static_cast<OpKind>(k);
-      if (is_recv(kind)) continue;
-      std::vector<double> us;
-      double spread = 0;
-      int repeats = 0;
-      for (std::size_t i = 0; i < n; ++i) {
-        if (kinds[i] != kind || !counts(kind, i)) continue;
-        us.push_back(std::max(apart[i].median_us - events_us - gap_us_, 0.0));
-        spread = std::max(spread, apart[i].spread_us);
-        repeats += apart[i].repeats;
-      }
-      if (us.empty()) continue;
-      const Timing one{timing_of(us).median_us, spread, repeats};
-      step_us_[static_cast<std::size_t>(k)] = one.median_us;
-      const bool wanted = std::find(setting_.ops.begin(), setting_.ops.end(), kind) != setting_.ops.end();
-      if (wanted) add(op_name(kind), one, "");
-    }
-  }
-
-  /// Whether the launch, by its place in host order, is one of those that stand for its kind; see links_of.
-  bool counts(OpKind kind, std::size_t launch) const {
-    std::size_t seen = 0;
-    for (const HostStep& step : linear_.host) {
-      if (step.verb != Verb::Launch || seen++ != launch) continue;
-      const int layer = linear_.ops[step.index].layer;
-      return layer < 0 || kind == OpKind::FFN || plan_.shape.is_moe_layer(layer);
-    }
-    return false;
   }
 
   /// How many links make a chain long enough, of links that take about `us`; the same on all ranks.
@@ -201,13 +139,23 @@ class SettingTimer {
     return timing;
   }
 
+  void alone(OpKind kind) {
+    const std::vector<Enqueue> links = links_of(kind);
+    if (links.empty()) return;
+    const Timing timing = chain(links);
+    alone_us_[static_cast<std::size_t>(kind)] = timing.median_us;
+    add(op_name(kind), timing, "");
+  }
+
   /// Comm kernels: dispatch and combine in turn, as the protocol wants them. The events between them take time; what
-  /// they add shows in the sum against the same chain without them.
+  /// they add shows in the sum against the same chain without them, and is taken off each.
   void collectives() {
     const std::vector<Enqueue> pass = one_pass({OpKind::D, OpKind::C});
     const double both = chained_pass(pass);
     std::vector<Timing> apart = timer_->links(pass, kCommPasses, whole(pass), rule_);
     correct(apart, both);
+    add("D", apart[0], "");
+    add("C", apart[1], "");
     pass_us_ = both + 2 * gap_us_;
     comm_events_us_ = events_us_;
   }
@@ -224,8 +172,10 @@ class SettingTimer {
     const std::vector<Enqueue> held = {pass[0], hold, pass[1], pass[2], hold, pass[3]};
     std::vector<Timing> ready = timer_->links(held, kCommPasses, whole(pass), rule_);
     for (Timing& one : ready) one.median_us = std::max(one.median_us - events_us_, 0.0);
+    add("D.send", waiting[0], "");
     add("D.recv", ready[2], "");
     add("D.wire", wire(waiting[1], ready[2]), "");
+    add("C.send", waiting[2], "");
     add("C.recv", ready[5], "");
     add("C.wire", wire(waiting[3], ready[5]), "");
     pass_us_ = sum + 4 * gap_us_;
@@ -244,16 +194,13 @@ class SettingTimer {
     const std::vector<Enqueue> pass = whole_kernels
                                           ? one_pass({OpKind::D, OpKind::C})
                                           : one_pass({OpKind::DSend, OpKind::DRecv, OpKind::CSend, OpKind::CRecv});
-    // The same chain alone: what communication costs is between the two, and is put on top of the op's time in a step.
-    const double alone_us = chain(compute).median_us, step_us = step_us_[static_cast<std::size_t>(kind)];
-    const double one_us = alone_us;
+    const double one_us = alone_us_[static_cast<std::size_t>(kind)];
     // Computation that lasts some passes, and communication that surely outlasts it, slowed down as both are.
     const int count = agreed_int(std::clamp(static_cast<int>(std::ceil(4 * pass_us_ / std::max(one_us, 1.0))), 2, 48));
     const int passes =
         agreed_int(std::clamp(static_cast<int>(std::ceil(2.2 * count * one_us / std::max(pass_us_, 1.0))) + 2, 6, 128));
     ChainTimer::Beside both = timer_->beside(compute, count, pass, passes, rule_);
     both.compute.median_us = std::max(both.compute.median_us - gap_us_, 0.0);
-    if (alone_us > 0) both.compute.median_us *= step_us / alone_us;
     if (agreed_all(both.covered)) add(op_name(kind), both.compute, whole_kernels ? "D+C" : "D.send+C.send");
     for (std::size_t i = 0; whole_kernels && i < both.comm.size(); ++i) {
       Timing one = both.comm[i];
@@ -305,8 +252,6 @@ class SettingTimer {
     point.op = op;
     point.beside = std::move(beside);
     point.tokens = setting_.tokens;
-    // A prompt has logits of its last token alone.
-    if (kind == OpKind::HEAD && setting_.prefill) point.tokens = ceil_div(setting_.tokens, setting_.context);
     point.precision = comm ? (is_dispatch(*kind) ? plan_.shape.dispatch : plan_.shape.combine)
                            : (kind == OpKind::MLP ? plan_.shape.expert_weights : plan_.shape.weights);
     if (comm) {
@@ -348,11 +293,9 @@ class SettingTimer {
   std::unique_ptr<runtime::MoeTable> table_;
   std::unique_ptr<ChainTimer> timer_;
   double pass_us_ = 0, events_us_ = 0, comm_events_us_ = 0;
-  std::array<double, kOpKinds> step_us_{};
+  std::array<double, kOpKinds> alone_us_{};
   std::vector<ProfilePoint> points_;
   std::vector<HostLaunch> host_;
-  ClockMeter clock_;
-  double sm_mhz_ = 0;
 };
 
 }  // namespace
@@ -374,10 +317,7 @@ std::vector<ProfilePoint> slowest_of(runtime::HostGroup& group, std::vector<Prof
     for (std::size_t i = 0; i < points.size(); ++i) {
       const ProfilePoint other = profile_point_from_json(theirs[i]);
       DBO_CHECK(other.op == points[i].op && other.beside == points[i].beside, "all ranks measure the same points");
-      // A comm kernel's time counts from when all have begun: the last rank to begin waits for none.
-      const bool waits = points[i].op == "D" || points[i].op == "C";
-      points[i].median_us =
-          waits ? std::min(points[i].median_us, other.median_us) : std::max(points[i].median_us, other.median_us);
+      points[i].median_us = std::max(points[i].median_us, other.median_us);
       points[i].spread_us = std::max(points[i].spread_us, other.spread_us);
     }
   }

@@ -1,5 +1,4 @@
-// Measures one setting of a calibration on one rank: each of its ops in an un-split step, and computation beside
-// communication.
+// Measures one setting of a calibration on one rank: each of its ops alone, and computation beside communication.
 #pragma once
 
 #include <vector>
@@ -9,7 +8,6 @@
 #include "validate/calibration.h"
 #include "validate/calibration_result.h"
 #include "validate/cuda/chain_timer.h"
-#include "validate/cuda/clock_meter.h"
 
 namespace dbo::validate {
 
@@ -27,14 +25,12 @@ struct RankBench {
 struct SettingFigures {
   std::vector<ProfilePoint> points;
   std::vector<HostLaunch> host;
-  double sm_mhz = 0;  ///< mean SM clock of the step without events
 };
 /// One setting's figures on this rank. Collective. Throws InputError for what the kernels cannot run.
 SettingFigures measure_setting(const RankBench& bench, const CalibrationPoints& points,
                                const CalibrationSetting& setting, const RepeatRule& rule);
 
-/// The same points as every rank measured them: the slowest rank's median (of comm kernels the quickest: the others
-/// waited) and the largest spread. Collective.
+/// The same points as every rank measured them: the slowest rank's median and the largest spread. Collective.
 std::vector<ProfilePoint> slowest_of(runtime::HostGroup& group, std::vector<ProfilePoint> points);
 
 }  // namespace dbo::validate
