@@ -44,6 +44,7 @@ void add_summary(const CompareFiles& files, const Comparison& comparison, Report
 }  // namespace
 
 int run_compare(const CompareCommand& command) {
+  const bool taken = check_standard_output(command.json, {command.report});
   CompareOptions options;
   options.any_plan = command.any_plan;
   options.step_tolerance = tolerance("--step-tolerance", command.step_percent);
@@ -59,7 +60,8 @@ int run_compare(const CompareCommand& command) {
     add_summary(command.files, comparison, report);
     write_file(command.report, report_html(input, comparison, report));
   }
-  fmt::print("{}", command.json ? pretty_json(comparison_json(comparison)) : comparison_text(comparison));
+  fmt::print(taken ? stderr : stdout, "{}",
+             command.json ? pretty_json(comparison_json(comparison)) : comparison_text(comparison));
   return static_cast<int>(comparison.pass() ? Exit::Ok : Exit::Finding);
 }
 

@@ -62,8 +62,10 @@ void write_order(const InspectCommand& options, const Inspection& inspection) {
   search.step = static_cast<std::int32_t>(options.step);
   search.host = !options.no_host;
   const FoundOrder order = find_order(inspection.classified, search);
-  if (!options.plan_out.empty()) write_file(options.plan_out, plan_text(order.plan));
-  if (!options.profile_out.empty()) write_file(options.profile_out, pretty_json(found_costs(order)));
+  FileSet files;
+  if (!options.plan_out.empty()) files.write(options.plan_out, plan_text(order.plan));
+  if (!options.profile_out.empty()) files.write(options.profile_out, pretty_json(found_costs(order)));
+  files.commit();
   fmt::print(stderr, "order: rank {}, {} launches on {} lanes, {} edges between lanes, {} pieces of host work\n",
              search.rank, order.launches.size(), order.plan.lanes.size(), order.edges.size(), order.host_work.size());
 }
@@ -115,6 +117,9 @@ void write_traces(const InspectCommand& options, const Inspection& inspection) {
 }  // namespace
 
 int run_inspect(const InspectCommand& options) {
+  const std::vector<std::string> outputs = {options.plan_out, options.profile_out, options.svg, options.chrome_out,
+                                            options.kineto_out};
+  const bool taken = check_standard_output(options.json, outputs);
   InspectOptions inspect;
   inspect.rule_files = options.rules;
   Progress progress(true);
@@ -122,7 +127,8 @@ int run_inspect(const InspectCommand& options) {
   const Inspection inspection = inspect_trace(options.trace, inspect);
   write_order(options, inspection);
   write_traces(options, inspection);
-  fmt::print("{}", options.json ? pretty_json(inspection_json(inspection)) : inspection_text(inspection, inspect));
+  fmt::print(taken ? stderr : stdout, "{}",
+             options.json ? pretty_json(inspection_json(inspection)) : inspection_text(inspection, inspect));
   return 0;
 }
 

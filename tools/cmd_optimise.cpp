@@ -74,8 +74,10 @@ void write_outputs(const std::string& folder, Config config, const OptimiseResul
   make_folder(folder);
   config.overlap.schedule.clear();
   config.overlap.notation = NotationConfig{r.notation.compute, r.notation.comm, r.notation.order};
-  write_file(folder + "/config.json", pretty_json(config_to_json(config)));
-  write_file(folder + "/plan.json", plan_text(r.plan));
+  FileSet files;
+  files.write(folder + "/config.json", pretty_json(config_to_json(config)));
+  files.write(folder + "/plan.json", plan_text(r.plan));
+  files.commit();
 }
 
 }  // namespace

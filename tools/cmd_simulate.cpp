@@ -36,21 +36,23 @@ std::vector<int> ranks_to_trace(const std::vector<std::string>& words, int ranks
   return out;
 }
 
-void write_trace(const std::string& folder, const std::string& name, Trace& trace, const Json& config) {
+void write_trace(FileSet& files, const std::string& path, Trace& trace, const Json& config) {
   trace.metadata.set("config", config);
-  write_chrome_trace(folder + "/" + name, trace);
+  write_chrome_trace(files, path, trace);
 }
 
 void write_outputs(const std::string& folder, const Config& config, Prediction& p, const Json& summary) {
   make_folder(folder);
   const Json resolved = config_to_json(config);
-  write_file(folder + "/summary.json", pretty_json(summary));
-  write_file(folder + "/plan.json", plan_text(p.split.plan));
-  write_file(folder + "/baseline.plan.json", plan_text(p.baseline.plan));
-  write_trace(folder, "predicted.trace.json", p.result.trace, resolved);
-  write_trace(folder, "baseline.trace.json", p.baseline_result.trace, resolved);
-  write_file(folder + "/timeline.svg",
-             timeline_svg(p.result.trace, {.title = headline(config), .subtitle = verdict(p)}));
+  FileSet files;
+  files.write(folder + "/summary.json", pretty_json(summary));
+  files.write(folder + "/plan.json", plan_text(p.split.plan));
+  files.write(folder + "/baseline.plan.json", plan_text(p.baseline.plan));
+  write_trace(files, folder + "/predicted.trace.json", p.result.trace, resolved);
+  write_trace(files, folder + "/baseline.trace.json", p.baseline_result.trace, resolved);
+  files.write(folder + "/timeline.svg",
+              timeline_svg(p.result.trace, {.title = headline(config), .subtitle = verdict(p)}));
+  files.commit();
 }
 
 Json why_json(const Why& why) {
@@ -143,12 +145,14 @@ int simulate_plan_file(const SimulateOptions& options, const JsonRef& document) 
   const Json summary = summary_json(costed, result);
   if (!options.out.empty()) {
     make_folder(options.out);
-    write_file(options.out + "/summary.json", pretty_json(summary));
-    write_file(options.out + "/plan.json", plan_text(costed.plan));
-    write_chrome_trace(options.out + "/predicted.trace.json", result.trace);
-    write_file(options.out + "/timeline.svg",
-               timeline_svg(result.trace, {.title = "plan " + plan_hash(costed.plan),
-                                           .subtitle = "step " + ms_text(result.step_ns)}));
+    FileSet files;
+    files.write(options.out + "/summary.json", pretty_json(summary));
+    files.write(options.out + "/plan.json", plan_text(costed.plan));
+    write_chrome_trace(files, options.out + "/predicted.trace.json", result.trace);
+    files.write(options.out + "/timeline.svg",
+                timeline_svg(result.trace, {.title = "plan " + plan_hash(costed.plan),
+                                            .subtitle = "step " + ms_text(result.step_ns)}));
+    files.commit();
   }
   fmt::print("{}", options.json ? pretty_json(summary) : summary_table(costed, result));
   return 0;

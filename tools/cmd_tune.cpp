@@ -158,14 +158,16 @@ int report(const TuneCommand& c, const Config& config, const TuneGrid& grid, con
   const TuneOutput out{config, grid, results, goal, make_tune_report(config, grid, results, goal)};
   if (!c.out.empty()) {
     make_folder(c.out);
-    write_file(c.out + "/tune.json", pretty_json(tune_json(out)));
-    write_file(c.out + "/points.csv", tune_csv(out));
-    write_file(c.out + "/gain.svg", tune_svg(out));
+    FileSet files;
+    files.write(c.out + "/tune.json", pretty_json(tune_json(out)));
+    files.write(c.out + "/points.csv", tune_csv(out));
+    files.write(c.out + "/gain.svg", tune_svg(out));
     const auto best = out.report.own_best ? out.report.own_best : out.report.best;
     if (best) {
       TuneEvaluator evaluator(config);
-      write_file(c.out + "/best.json", pretty_json(config_to_json(evaluator.config_of(grid.points[*best]))));
+      files.write(c.out + "/best.json", pretty_json(config_to_json(evaluator.config_of(grid.points[*best]))));
     }
+    files.commit();
   }
   if (c.json) {
     fmt::print("{}", pretty_json(tune_json(out)));

@@ -19,6 +19,10 @@ void add_search_commands(ProgramSpec& program);
 /// Adds inspect and compare.
 void add_trace_commands(ProgramSpec& program);
 
+/// Whether one of the output files is standard output ("-"): then a command's text goes to stderr. Throws InputError when
+/// two of them are, or one beside --json.
+bool check_standard_output(bool json, const std::vector<std::string>& outputs);
+
 /// On stderr, a line each.
 void print_warnings(const std::vector<PlanFinding>& warnings);
 

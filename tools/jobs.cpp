@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sim/base/error.h"
+#include "tools/commands.h"
 
 namespace dbo {
 
@@ -36,6 +37,14 @@ void run_jobs(std::size_t count, std::size_t threads, const std::function<void(s
   run();
   for (std::thread& thread : others) thread.join();
   if (error) std::rethrow_exception(error);
+}
+
+bool check_standard_output(bool json, const std::vector<std::string>& outputs) {
+  const auto taken = std::count(outputs.begin(), outputs.end(), "-");
+  if (taken + (json ? 1 : 0) > 1 && taken > 0)
+    throw InputError(json ? "--json and an output file \"-\" both want standard output: name a file"
+                          : "two output files are \"-\", standard output: name a file for one");
+  return taken > 0;
 }
 
 }  // namespace dbo

@@ -62,7 +62,7 @@ void add_search_commands(ProgramSpec& program) {
         {"--phase", "of the batches (default: the all-to-all's)", &serve.phase, false, {"decode", "prefill"}, {}},
         {"--tokens", "tokens a rank (default: a full batch)", &serve.tokens, false, {}, {}},
         {"--context", "context tokens (default: 4096)", &serve.context, false, {}, {}},
-        {"--out,-o", "file for the config (default: stdout)", &serve.out, false, {}, {}},
+        {"--out,-o", "file for the config, - for stdout (default: stdout)", &serve.out, false, {}, {}},
         {"--json", "config and report as JSON", &serve.json, false, {}, {}}},
        [] { return run_from_serve(serve); }});
 }

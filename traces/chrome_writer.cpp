@@ -302,4 +302,10 @@ void write_chrome_trace(const std::string& path, const Trace& trace, const Chrom
   file.commit();
 }
 
+void write_chrome_trace(FileSet& files, const std::string& path, const Trace& trace, const ChromeOptions& options) {
+  OutputFile file(path);
+  Writer(trace, options, [&](std::string_view piece) { file.write(piece); }).write();
+  file.commit_to(files);
+}
+
 }  // namespace dbo

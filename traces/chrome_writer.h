@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "sim/base/files.h"
 #include "traces/rows.h"
 #include "traces/trace.h"
 
@@ -24,6 +25,9 @@ std::string chrome_trace_text(const Trace& trace, const ChromeOptions& options =
 
 /// The same to a file, in pieces; compressed when the name ends in ".gz". Throws InputError.
 void write_chrome_trace(const std::string& path, const Trace& trace, const ChromeOptions& options = {});
+
+/// As one file of a run's.
+void write_chrome_trace(FileSet& files, const std::string& path, const Trace& trace, const ChromeOptions& options = {});
 
 /// "A1₀": the name of a slice, its ubatch as a subscript. Foreign ops keep their name.
 std::string slice_name(const Trace& trace, const TraceOp& op);

@@ -1,15 +1,16 @@
 // A file written in pieces, compressed when its name ends in ".gz".
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "sim/base/files.h"
+
 namespace dbo {
 
-/// Writes to a temporary file beside `path`; `commit` renames it, so that a reader never sees half a file. Without
-/// commit the destructor removes it. Throws InputError naming the file and the reason.
+/// A PendingFile, with its rules: without `commit` or `commit_to` nothing changes. Throws InputError naming the file
+/// and the reason.
 class OutputFile {
  public:
   explicit OutputFile(const std::string& path);
@@ -19,16 +20,15 @@ class OutputFile {
 
   void write(std::string_view piece);
   void commit();
+  /// Leaves the renaming to `files`.
+  void commit_to(FileSet& files);
 
  private:
   struct Deflate;
 
-  void put(std::string_view bytes);
   void deflate_piece(std::string_view piece, bool last);
-  [[noreturn]] void fail() const;
 
-  std::string path_, temporary_;
-  int fd_ = -1;
+  PendingFile file_;
   std::unique_ptr<Deflate> deflate_;  ///< null when the file is plain
 };
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "sim/base/error.h"
 
@@ -16,6 +17,25 @@ namespace {
 
 [[noreturn]] void fail(const std::string& path, const char* what) {
   throw InputError(path, "", std::string(what) + ": " + std::strerror(errno));
+}
+
+bool is_standard_output(const struct stat& file) {
+  struct stat out {};
+  return ::fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == file.st_dev && out.st_ino == file.st_ino;
+}
+
+/// What a name stands for once its links are followed, be there a file or not.
+std::string end_of_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as Linux
+  std::filesystem::path at = path;
+  std::error_code error;
+  for (int i = 0; i < kMostLinks; ++i) {
+    const auto next = std::filesystem::read_symlink(at, error);
+    if (error) return at.string();  // no link, or nothing there
+    at = next.is_absolute() ? next : at.parent_path() / next;
+  }
+  errno = ELOOP;
+  fail(path, "cannot write");
 }
 
 }  // namespace
@@ -41,28 +61,99 @@ std::string read_file(const std::string& path) {
   return content;
 }
 
-void write_file(const std::string& path, std::string_view content) {
-  const std::string temporary = path + ".part" + std::to_string(::getpid());
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) fail(path, "cannot write");
-  while (!content.empty()) {
-    const ssize_t put = ::write(fd, content.data(), content.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) {
-      const int reason = errno;
-      ::close(fd);
-      ::unlink(temporary.c_str());
-      errno = reason;
-      fail(path, "cannot write");
-    }
-    content.remove_prefix(static_cast<std::size_t>(put));
+PendingFile::PendingFile(std::string path) : path_(std::move(path)) {
+  struct stat there {};
+  const bool exists = path_ != "-" && ::stat(path_.c_str(), &there) == 0;
+  if (path_ == "-" || (exists && is_standard_output(there))) {
+    std::fflush(stdout);  // what was printed before comes before
+    fd_ = STDOUT_FILENO;
+    owns_fd_ = false;
+    return;
   }
-  if (::close(fd) != 0 || std::rename(temporary.c_str(), path.c_str()) != 0) {
+  if (exists && !S_ISREG(there.st_mode)) {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+    if (fd_ < 0) fail();
+    return;
+  }
+  target_ = end_of_links(path_);
+  temporary_ = target_ + ".part" + std::to_string(::getpid());
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) {
+    temporary_.clear();
+    fail();
+  }
+  if (exists && ::fchmod(fd_, there.st_mode & 0777) != 0) {
     const int reason = errno;
-    ::unlink(temporary.c_str());
+    discard();
     errno = reason;
-    fail(path, "cannot write");
+    fail();
   }
+}
+
+PendingFile::PendingFile(PendingFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      target_(std::move(other.target_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      fd_(std::exchange(other.fd_, -1)),
+      owns_fd_(other.owns_fd_) {}
+
+PendingFile::~PendingFile() {
+  discard();
+}
+
+void PendingFile::discard() noexcept {
+  if (fd_ >= 0 && owns_fd_) ::close(fd_);
+  fd_ = -1;
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  temporary_.clear();
+}
+
+void PendingFile::fail() const {
+  dbo::fail(path_ == "-" ? "standard output" : path_, "cannot write");
+}
+
+void PendingFile::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(fd_, bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail();
+    bytes.remove_prefix(static_cast<std::size_t>(put));
+  }
+}
+
+void PendingFile::close() {
+  if (fd_ < 0) return;
+  const int fd = std::exchange(fd_, -1);
+  if (owns_fd_ && ::close(fd) != 0) fail();
+}
+
+void PendingFile::commit() {
+  close();
+  if (temporary_.empty()) return;
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail();
+  temporary_.clear();
+}
+
+void FileSet::write(const std::string& path, std::string_view content) {
+  PendingFile file(path);
+  file.write(content);
+  add(std::move(file));
+}
+
+void FileSet::add(PendingFile file) {
+  file.close();
+  files_.push_back(std::move(file));
+}
+
+void FileSet::commit() {
+  for (PendingFile& file : files_) file.commit();
+  files_.clear();
+}
+
+void write_file(const std::string& path, std::string_view content) {
+  PendingFile file(path);
+  file.write(content);
+  file.commit();
 }
 
 void make_folder(const std::string& path) {

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Where `dbo` writes: links, FIFOs and standard output as named, the files of one run all or none, a full disk said.
+
+usage: outputs.py DBO EXAMPLES
+"""
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+
+SERVE = "vllm serve deepseek-ai/DeepSeek-V3 -dp 16 -ep --enable-dbo --all2all-backend deepep_low_latency"
+
+problems = []
+
+
+def run(*command, **options):
+    return subprocess.run(command, stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True,
+                          timeout=120, **options)
+
+
+def expect(holds, what):
+    if not holds:
+        problems.append(what)
+
+
+def names_are_not_replaced(dbo, root):
+    plain = run(dbo, "from-serve", SERVE).stdout
+    fifo, link = os.path.join(root, "fifo"), os.path.join(root, "link")
+    os.mkfifo(fifo)
+    os.symlink("fifo", link)
+    for name in (fifo, link):
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        expect(run(dbo, "from-serve", SERVE, "-o", name).returncode == 0, f"{name}: not written")
+        expect(os.read(reader, 1 << 16).decode() == plain, f"{name}: the FIFO gave no config")
+        os.close(reader)
+    expect(os.path.islink(link) and not os.path.isfile(fifo), "the FIFO or the link was replaced")
+    dash = run(dbo, "from-serve", SERVE, "-o", "-")
+    expect(dash.stdout == plain, "-o - is not the config alone")
+    both = run(dbo, "from-serve", SERVE, "-o", "-", "--json")
+    expect(both.returncode == 2 and "--json" in both.stderr, f"-o - --json: {both.returncode} {both.stderr}")
+
+
+def all_files_or_none(dbo, examples, root):
+    """A run that may write no more than 8 KiB a file: the plan and the traces are longer, the summary is not."""
+    out = os.path.join(root, "out")
+    first = run(dbo, "simulate", os.path.join(examples, "teaching.json"), "--out", out)
+    expect(first.returncode == 0, f"simulate: {first.stderr}")
+    before = {name: open(os.path.join(out, name), "rb").read() for name in sorted(os.listdir(out))}
+    other = os.path.join(examples, "deepseek-v3-decode-2x8-h200.json")
+    # The signal of the limit stays ignored, as in this process: writing fails instead.
+    failed = run(dbo, "simulate", other, "--out", out, restore_signals=False,
+                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)))
+    expect(failed.returncode == 2 and "cannot write" in failed.stderr, f"limit: {failed.returncode} {failed.stderr}")
+    after = {name: open(os.path.join(out, name), "rb").read() for name in sorted(os.listdir(out))}
+    expect(before == after, f"a failed run changed {[n for n in after if after[n] != before.get(n)]}")
+
+
+def main():
+    dbo, examples = sys.argv[1:3]
+    with tempfile.TemporaryDirectory() as root:
+        names_are_not_replaced(dbo, root)
+        all_files_or_none(dbo, examples, root)
+    for problem in problems:
+        print("FAIL:", problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
