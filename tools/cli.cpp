@@ -9,11 +9,20 @@
 namespace dbo {
 namespace {
 
+template <typename T>
+constexpr bool is_optional = false;
+template <typename T>
+constexpr bool is_optional<std::optional<T>> = true;
+
 CLI::Option* add_option(CLI::App& app, const OptionSpec& spec) {
   CLI::Option* option = std::visit(
       [&](auto* target) -> CLI::Option* {
         if constexpr (std::is_same_v<decltype(target), bool*>) {
           return app.add_flag(spec.name, *target, spec.what);
+        } else if constexpr (is_optional<std::remove_pointer_t<decltype(target)>>) {
+          using Value = typename std::remove_pointer_t<decltype(target)>::value_type;
+          return app.add_option_function<Value>(
+              spec.name, [target](const Value& value) { *target = value; }, spec.what);
         } else {
           return app.add_option(spec.name, *target, spec.what);
         }

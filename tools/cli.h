@@ -4,14 +4,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 namespace dbo {
 
-/// Where an option's value goes; its type is what the option takes. A flag is a bool.
-using OptionTarget = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*>;
+/// Where an option's value goes; its type is what the option takes. A flag is a bool. An optional stays empty when the
+/// option is not given, so that no value (0, "") has to stand for that.
+using OptionTarget = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
+                                  std::optional<std::int64_t>*, std::optional<double>*, std::optional<std::string>*>;
 
 struct OptionSpec {
   std::string name;  ///< "--out,-o", or "CONFIG" for a positional one

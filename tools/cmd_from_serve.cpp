@@ -46,17 +46,25 @@ Json to_json(const FromServe& r) {
   return out;
 }
 
+/// 0 without a value.
+std::int64_t count_of(const char* option, const std::optional<std::int64_t>& value, std::int64_t most) {
+  if (!value) return 0;
+  if (*value < 1 || *value > most)
+    throw InputError(fmt::format("{}: must be from 1 to {}, is {}", option, most, *value));
+  return *value;
+}
+
 }  // namespace
 
 int run_from_serve(const FromServeCommand& c) {
   ServeHints hints;
   hints.model = c.model;
   hints.gpu = c.gpu;
-  if (c.gpus_per_node < 0 || c.tokens < 0 || c.context < 0)
-    throw InputError("--gpus-per-node, --tokens and --context must be positive");
-  hints.gpus_per_node = static_cast<int>(c.gpus_per_node);
-  hints.tokens = c.tokens;
-  hints.context = c.context;
+  // As in a config.
+  constexpr std::int64_t kMostGpus = 1 << 16, kMostTokens = (1 << 30) - 1;
+  hints.gpus_per_node = static_cast<int>(count_of("--gpus-per-node", c.gpus_per_node, kMostGpus));
+  hints.tokens = count_of("--tokens", c.tokens, kMostTokens);
+  hints.context = count_of("--context", c.context, kMostTokens);
   if (!c.phase.empty()) hints.phase = c.phase == "decode" ? Phase::Decode : Phase::Prefill;
   const FromServe r = from_serve(c.command, hints);
   const std::string config = report_lines(r, "// ") + pretty_json(r.config);

@@ -120,6 +120,9 @@ int run_inspect(const InspectCommand& options) {
   const std::vector<std::string> outputs = {options.plan_out, options.profile_out, options.svg, options.chrome_out,
                                             options.kineto_out};
   const bool taken = check_standard_output(options.json, outputs);
+  for (const auto& [flag, value] : {std::pair{"--rank", options.rank}, std::pair{"--step", options.step}})
+    if (value < -1 || value > INT32_MAX)
+      throw InputError(fmt::format("{}: must be a number from 0, is {}", flag, value));
   InspectOptions inspect;
   inspect.rule_files = options.rules;
   Progress progress(true);

@@ -83,8 +83,11 @@ void write_outputs(const std::string& folder, Config config, const OptimiseResul
 }  // namespace
 
 int run_optimise(const OptimiseCommand& command) {
-  if (command.in_flight < 1) throw InputError("--in-flight must be at least 1");
-  if (command.time_limit_s <= 0) throw InputError("--time-limit must be positive");
+  constexpr std::int64_t kMostInFlight = 1024;
+  if (command.in_flight < 1 || command.in_flight > kMostInFlight)
+    throw InputError(fmt::format("--in-flight: must be from 1 to {}, is {}", kMostInFlight, command.in_flight));
+  if (!(command.time_limit_s > 0))  // nor "nan", which compares with nothing
+    throw InputError(fmt::format("--time-limit: must be above 0 seconds, is {}", command.time_limit_s));
   const Config config = load_config(command.config);
   OptimiseOptions options;
   options.in_flight = static_cast<int>(command.in_flight);

@@ -161,6 +161,7 @@ int simulate_plan_file(const SimulateOptions& options, const JsonRef& document) 
 }  // namespace
 
 int run_simulate(const SimulateOptions& options) {
+  thread_count(options.jobs);  // refuses what is no number of threads, be there one step or many
   const auto document = load_json(options.input, {.comments = true});
   if (looks_like_plan(document->root)) return simulate_plan_file(options, JsonRef(document));
   return simulate_config(options, config_from_json(JsonRef(document)));

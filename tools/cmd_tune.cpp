@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <exception>
 #include <thread>
@@ -18,62 +19,83 @@
 namespace dbo {
 namespace {
 
-std::vector<std::string> split_list(const std::string& text) {
+std::vector<std::string> split_list(const char* option, const std::string& text) {
+  if (text.empty()) throw InputError(std::string(option) + ": the list is empty: leave it out for the default");
   std::vector<std::string> items;
-  std::size_t begin = 0;
-  while (!text.empty()) {
-    const std::size_t end = text.find(',', begin);
+  for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = text.find(',', begin);
     items.push_back(text.substr(begin, end - begin));
-    if (end == std::string::npos) break;
-    begin = end + 1;
   }
   return items;
 }
 
-std::int64_t whole_number(const std::string& option, const std::string& text) {
-  if (text.empty() || text.size() > 12 || text.find_first_not_of("0123456789") != std::string::npos)
-    throw InputError(option + ": \"" + text + "\" is no whole number");
-  return std::stoll(text);
+/// What a number of a list may be.
+struct Range {
+  const char* option;
+  std::int64_t least, most;
+};
+
+std::int64_t whole_number(const Range& range, std::string_view text) {
+  std::int64_t value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = stop == text.data() + text.size() && error != std::errc::invalid_argument;
+  if (!whole || error == std::errc::result_out_of_range || value < range.least || value > range.most)
+    throw InputError(fmt::format("{}: must be whole numbers from {} to {}, or ranges of them, has \"{}\"", range.option,
+                                 range.least, range.most, text));
+  return value;
+}
+
+void add_range(const Range& range, const std::string& item, std::vector<std::int64_t>& out) {
+  constexpr std::int64_t kMostValues = 100000;
+  const std::size_t first = item.find(':'), second = item.find(':', first + 1);
+  if (second == std::string::npos)
+    throw InputError(fmt::format("{}: a range is FROM:TO:STEP, such as 16:512:16, is \"{}\"", range.option, item));
+  const std::string_view text = item;
+  const std::int64_t from = whole_number(range, text.substr(0, first));
+  const std::int64_t to = whole_number(range, text.substr(first + 1, second - first - 1));
+  const std::int64_t step = whole_number({range.option, 1, range.most}, text.substr(second + 1));
+  if (to < from || (to - from) / step > kMostValues)
+    throw InputError(
+        fmt::format("{}: the range \"{}\" has no end, or more than {} values", range.option, item, kMostValues));
+  for (std::int64_t value = from; value <= to; value += step) out.push_back(value);
 }
 
 /// "8,16,32" or "16:512:16" (from, to, step), or both.
 template <typename Int>
-std::vector<Int> numbers(const std::string& option, const std::string& text) {
-  std::vector<Int> out;
-  for (const std::string& item : split_list(text)) {
-    const std::size_t first = item.find(':'), second = item.find(':', first + 1);
-    if (first == std::string::npos) {
-      out.push_back(static_cast<Int>(whole_number(option, item)));
-      continue;
-    }
-    if (second == std::string::npos)
-      throw InputError(option + ": a range is FROM:TO:STEP, such as 16:512:16, is \"" + item + "\"");
-    const std::int64_t from = whole_number(option, item.substr(0, first));
-    const std::int64_t to = whole_number(option, item.substr(first + 1, second - first - 1));
-    const std::int64_t step = whole_number(option, item.substr(second + 1));
-    if (step == 0 || to < from || (to - from) / step > 100000)
-      throw InputError(option + ": the range \"" + item + "\" has no end, or more than 100000 values");
-    for (std::int64_t value = from; value <= to; value += step) out.push_back(static_cast<Int>(value));
+std::vector<Int> numbers(const Range& range, const std::optional<std::string>& text) {
+  if (!text) return {};
+  std::vector<std::int64_t> values;
+  for (const std::string& item : split_list(range.option, *text)) {
+    if (item.find(':') == std::string::npos)
+      values.push_back(whole_number(range, item));
+    else
+      add_range(range, item, values);
   }
-  return out;
+  return std::vector<Int>(values.begin(), values.end());
+}
+
+std::vector<std::string> words(const char* option, const std::optional<std::string>& text) {
+  return text ? split_list(option, *text) : std::vector<std::string>{};
 }
 
 TuneLists lists_of(const TuneCommand& c) {
+  // As in a config.
+  constexpr std::int64_t kMostTokens = (1 << 30) - 1, kMostGpus = 1 << 16, kMostUbatches = 64, kMostSms = 1 << 20;
   TuneLists lists;
-  lists.tokens = numbers<std::int64_t>("--batch", c.batch);
-  lists.contexts = numbers<std::int64_t>("--context", c.context);
-  lists.expert_parallel = numbers<int>("--ep", c.expert_parallel);
-  lists.ubatches = numbers<int>("--ubatches", c.ubatches);
-  lists.comm_sms = numbers<int>("--comm-sms", c.comm_sms);
-  lists.schedules = split_list(c.schedules);
-  for (const std::string& name : split_list(c.transports)) {
+  lists.tokens = numbers<std::int64_t>({"--batch", 1, kMostTokens}, c.batch);
+  lists.contexts = numbers<std::int64_t>({"--context", 1, kMostTokens}, c.context);
+  lists.expert_parallel = numbers<int>({"--ep", 1, kMostGpus}, c.expert_parallel);
+  lists.ubatches = numbers<int>({"--ubatches", 1, kMostUbatches}, c.ubatches);
+  lists.comm_sms = numbers<int>({"--comm-sms", 0, kMostSms}, c.comm_sms);
+  lists.schedules = words("--schedule", c.schedules);
+  for (const std::string& name : words("--transport", c.transports)) {
     const auto transport = find_transport(name);
     if (!transport)
       throw InputError("--transport: unknown transport \"" + name + "\" " + known_names(name, transport_names()));
     lists.transports.push_back(*transport);
   }
   const std::vector<std::string_view> controls = {"limit", "green-context", "none"};
-  for (const std::string& name : split_list(c.sm_controls)) {
+  for (const std::string& name : words("--sm-control", c.sm_controls)) {
     const auto found = std::find(controls.begin(), controls.end(), name);
     if (found == controls.end())
       throw InputError("--sm-control: unknown SM control \"" + name + "\" " + known_names(name, controls));
@@ -85,8 +107,11 @@ TuneLists lists_of(const TuneCommand& c) {
 TuneGoal goal_of(const TuneCommand& c) {
   TuneGoal goal;
   if (c.objective == "step_ms") goal.objective = TuneObjective::StepTime;
-  if (c.max_step_ms < 0) throw InputError("--max-step-ms must be positive");
-  if (c.max_step_ms > 0) goal.max_step_ns = ns_from_us(c.max_step_ms * 1000).count();
+  constexpr double kMostMs = 1e9;
+  if (!c.max_step_ms) return goal;
+  if (!(*c.max_step_ms > 0 && *c.max_step_ms <= kMostMs))
+    throw InputError(fmt::format("--max-step-ms: must be above 0 and at most {}, is {}", kMostMs, *c.max_step_ms));
+  goal.max_step_ns = ns_from_us(*c.max_step_ms * 1000).count();
   return goal;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,8 @@ void add_search_commands(ProgramSpec& program);
 /// Adds inspect and compare.
 void add_trace_commands(ProgramSpec& program);
 
-/// Whether one of the output files is standard output ("-"): then a command's text goes to stderr. Throws InputError when
-/// two of them are, or one beside --json.
+/// Whether one of the output files is standard output ("-"): then a command's text goes to stderr. Throws InputError
+/// when two of them are, or one beside --json.
 bool check_standard_output(bool json, const std::vector<std::string>& outputs);
 
 /// On stderr, a line each.
@@ -40,18 +41,19 @@ struct TuneCommand {
   std::string out;    ///< folder; empty: no files, nothing kept
   std::string shard;  ///< "INDEX/COUNT"
   std::vector<std::string> merge;
-  std::string batch, context, expert_parallel, transports, schedules, ubatches, sm_controls, comm_sms;  ///< lists
+  std::optional<std::string> batch, context, expert_parallel, transports, schedules, ubatches, sm_controls,
+      comm_sms;  ///< lists
   std::string objective = "tokens_per_s_per_gpu";
-  double max_step_ms = 0;  ///< 0: no limit
-  std::int64_t jobs = 0;   ///< 0: all cores
+  std::optional<double> max_step_ms;
+  std::int64_t jobs = 0;  ///< 0: all cores
   bool json = false;
 };
 int run_tune(const TuneCommand& command);
 
 struct FromServeCommand {
-  std::string command;                                      ///< the words of a shell
-  std::string model, gpu, phase, out;                       ///< empty: assumed, or to stdout
-  std::int64_t gpus_per_node = 0, tokens = 0, context = 0;  ///< 0: assumed
+  std::string command;                                         ///< the words of a shell
+  std::string model, gpu, phase, out;                          ///< empty: assumed, or to stdout
+  std::optional<std::int64_t> gpus_per_node, tokens, context;  ///< without: assumed
   bool json = false;
 };
 int run_from_serve(const FromServeCommand& command);

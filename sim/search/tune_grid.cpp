@@ -65,7 +65,7 @@ class GridMaker {
     if (fixed && !l.ubatches.empty() && l.ubatches != std::vector<int>{config_.overlap.ubatches})
       throw InputError(config_.file, "", "--ubatches cannot vary: fixed costs are those of one ubatch");
     for (const int gpus : l.expert_parallel)
-      if (gpus % config_.cluster.gpus_per_node != 0 || gpus % config_.parallel.tensor != 0)
+      if (gpus < 1 || gpus % config_.cluster.gpus_per_node != 0 || gpus % config_.parallel.tensor != 0)
         throw InputError("--ep " + std::to_string(gpus) + ": must be whole nodes of " +
                          std::to_string(config_.cluster.gpus_per_node) + " GPUs and a multiple of " +
                          std::to_string(config_.parallel.tensor) + " tensor-parallel ranks");
@@ -246,19 +246,20 @@ TuneLists tune_lists_from_json(const JsonRef& ref) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   ObjectReader reader(ref, "an object with the lists of a sweep");
   TuneLists lists;
-  const auto small = [&](const char* key, std::vector<int>& out) {
-    for (const std::int64_t value : reader.require(key).integers(0, 1 << 20)) out.push_back(static_cast<int>(value));
+  const auto small = [&](const char* key, std::int64_t least, std::vector<int>& out) {
+    for (const std::int64_t value : reader.require(key).integers(least, 1 << 20))
+      out.push_back(static_cast<int>(value));
   };
   lists.tokens = reader.require("tokens").integers(1, kMost);
   lists.contexts = reader.require("contexts").integers(0, kMost);
-  small("expert_parallel", lists.expert_parallel);
+  small("expert_parallel", 1, lists.expert_parallel);
   for (const JsonRef& item : reader.require("transports").items())
     lists.transports.push_back(transports()[item.one_of(transport_names(), "transport")].id);
   for (const JsonRef& item : reader.require("schedules").items()) lists.schedules.push_back(item.string());
-  small("ubatches", lists.ubatches);
+  small("ubatches", 1, lists.ubatches);
   for (const JsonRef& item : reader.require("sm_controls").items())
     lists.sm_controls.push_back(static_cast<SmControl>(item.one_of(kSmControls, "SM control")));
-  small("comm_sms", lists.comm_sms);
+  small("comm_sms", 0, lists.comm_sms);
   reader.done();
   return lists;
 }
