@@ -1,6 +1,9 @@
 #include "sim/cost/fixed.h"
 
+#include <algorithm>
+
 #include "sim/cost/host_costs.h"
+#include "sim/plan/linearise.h"
 
 namespace dbo {
 namespace {
@@ -100,8 +103,14 @@ CostTable read_op_table(ObjectReader& reader, const Plan& plan) {
     any = true;
   }
   if (const auto launches = reader.find("launches_us")) {
-    for (const JsonRef& launch : launches->items())
-      table.by_plan_op.push_back(launch.value().is_null() ? Ns{-1} : read_us(launch));
+    const auto items = launches->items();
+    std::size_t longest = 0;
+    for (std::size_t c = 0; c < plan.classes.size(); ++c)
+      longest = std::max(longest, linearise(plan, static_cast<int>(c)).ops.size());
+    if (items.size() != longest)
+      launches->fail("must have one time for each of the plan's " + std::to_string(longest) + " launches, has " +
+                     std::to_string(items.size()));
+    for (const JsonRef& launch : items) table.by_plan_op.push_back(launch.value().is_null() ? Ns{-1} : read_us(launch));
     any = true;
   }
   if (const auto host = reader.find("host")) table.host = read_host_costs(*host);

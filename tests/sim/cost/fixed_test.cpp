@@ -130,6 +130,16 @@ TEST_CASE("costs file: by kind, or op by op with single launches") {
   OpDef gemm;
   gemm.name = "gemm_1";
   plan.ops.push_back(gemm);
+  plan.lanes = {"compute"};
+  for (const OpId op : {OpId{0}, OpId{2}, OpId{2}}) {
+    Instruction launch;
+    launch.verb = Verb::Launch;
+    launch.op.op = op;
+    plan.threads[0].body.push_back(launch);
+  }
+  RankClass one;
+  one.threads = {0};
+  plan.classes = {one};
   CHECK(from_file(plan, R"({"source": "fixed", "A0_us": 3})").at(0, 0, 1, 0).time == Ns{3000});
 
   const CostTable table = from_file(plan, R"({"source": "ops", "ops": {"gemm_1": 2.5, "D.recv": {"time_us": 1,
@@ -141,6 +151,8 @@ TEST_CASE("costs file: by kind, or op by op with single launches") {
   CHECK(table.host.launch == Ns{4000});
   CHECK(table.host_blocks);
 
+  CHECK(error_of(plan, R"({"source": "ops", "launches_us": [1, 2]})") ==
+        "/launches_us: must have one time for each of the plan's 3 launches, has 2");
   CHECK(error_of(plan, R"({"source": "ops", "ops": {"gemm_2": 1}})").starts_with("/ops/gemm_2: unknown key"));
   CHECK(error_of(plan, R"({"source": "ops"})") == "/: needs \"ops\" or \"launches_us\"");
   CHECK(error_of(plan, R"({"source": "profil"})").starts_with("/source: unknown source of costs \"profil\""));
