@@ -156,24 +156,32 @@ class Builder {
 }  // namespace
 
 Trace predicted_trace(const Plan& plan, const CostTable& costs, const EngineResult& result,
-                      const std::vector<int>& recorded) {
-  Builder builder(plan, costs, result);
-  std::vector<std::size_t> order(recorded.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return result.folding.groups[static_cast<std::size_t>(recorded[a])].first_rank <
-           result.folding.groups[static_cast<std::size_t>(recorded[b])].first_rank;
-  });
-  Json ranks = Json::object();
-  for (const std::size_t i : order) {
+                      const std::vector<int>& recorded, const std::vector<int>& ranks) {
+  struct Traced {
+    FoldGroup group;
+    std::size_t times = 0;  // index into the recorded ones
+  };
+  std::map<int, Traced> traced;  // by rank
+  for (std::size_t i = 0; i < recorded.size(); ++i) {
     const FoldGroup& group = result.folding.groups[static_cast<std::size_t>(recorded[i])];
-    builder.add_group(group, result.times[i]);
-    ranks.set(std::to_string(group.first_rank), group.ranks);
+    if (ranks.empty()) traced[group.first_rank] = {group, i};
+    for (const int rank : ranks) {
+      if (result.folding.group_of_rank[static_cast<std::size_t>(rank)] != recorded[i]) continue;
+      Traced& one = traced[rank] = {group, i};
+      one.group.first_rank = rank;
+      one.group.ranks = 1;
+    }
+  }
+  Builder builder(plan, costs, result);
+  Json stands_for = Json::object();
+  for (const auto& [rank, one] : traced) {
+    builder.add_group(one.group, result.times[one.times]);
+    stands_for.set(std::to_string(rank), one.group.ranks);
   }
   Trace trace = builder.take();
   trace.metadata = Json::object();
   trace.metadata.set("plan_hash", plan_hash(plan));
-  trace.metadata.set("ranks", std::move(ranks));
+  trace.metadata.set("ranks", std::move(stands_for));
   return trace;
 }
 

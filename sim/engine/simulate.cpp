@@ -50,7 +50,10 @@ StepResult simulate_plan(const CostedPlan& costed, const StepOptions& options) {
   run = run_engine(costed.plan, costed.costs, engine);
   Trace trace = predicted_trace(costed.plan, costed.costs, run, engine.record);
   if (options.details) add_details(costed, run, engine.record, slowest, trace, out);
-  if (options.trace) out.trace = std::move(trace);
+  if (!options.trace) return out;
+  out.trace = options.trace_ranks.empty()
+                  ? std::move(trace)
+                  : predicted_trace(costed.plan, costed.costs, run, engine.record, options.trace_ranks);
   return out;
 }
 
