@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "sim/base/error.h"
 #include "tools/version.h"
@@ -86,6 +88,13 @@ int run_program(const ProgramSpec& program, int argc, char** argv) {
     return fail(Exit::Gpu, program, error.what());
   } catch (const std::bad_alloc&) {
     return fail(Exit::Usage, program, "out of memory: the input asks for more than this machine has");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(Exit::Usage, program, error.what());
+  } catch (const std::system_error& error) {
+    // What prints throws this when the stream is full or closed.
+    const bool stream = std::ferror(stdout) != 0 || std::ferror(stderr) != 0;
+    const std::string what = "standard output: cannot write: " + error.code().message();
+    return stream ? fail(Exit::Usage, program, what.c_str()) : fail(Exit::Bug, program, error.what());
   } catch (const std::exception& error) {
     return fail(Exit::Bug, program, error.what());
   }

@@ -57,11 +57,55 @@ def all_files_or_none(dbo, examples, root):
     expect(before == after, f"a failed run changed {[n for n in after if after[n] != before.get(n)]}")
 
 
+def ranks_asked_for_are_traced(dbo, examples, root):
+    """All 16 ranks of the example have equal work; each is traced under its own number all the same."""
+    out = os.path.join(root, "ranks")
+    config = os.path.join(examples, "deepseek-v3-decode-2x8-h200.json")
+    for words, want in ((("1",), [1]), (("5", "12"), [5, 12]), (("all",), list(range(16))), ((), [0])):
+        got = run(dbo, "simulate", config, "--out", out, *(("--ranks", *words) if words else ()))
+        expect(got.returncode == 0, f"--ranks {words}: {got.stderr}")
+        for name in ("predicted.trace.json", "baseline.trace.json"):
+            trace = json.load(open(os.path.join(out, name)))
+            times = {}
+            for event in trace["traceEvents"]:
+                if event["ph"] == "X":
+                    times.setdefault(event["args"]["rank"], []).append((event["name"], event["ts"], event["dur"]))
+            expect(sorted(times) == want, f"--ranks {words}: {name} has ranks {sorted(times)}")
+            expect(all(t == times[min(times)] for t in times.values()), f"--ranks {words}: equal ranks differ in {name}")
+
+
+def costs_fit_the_plan(dbo, root):
+    """A time for each launch of the plan, no fewer and no more."""
+    plan = os.path.join(root, "ranks", "plan.json")
+    trace = json.load(open(os.path.join(root, "ranks", "predicted.trace.json")))
+    least = 1 + max(e["args"]["plan_op"] for e in trace["traceEvents"] if "plan_op" in e.get("args", {}))
+    for count in (1, least + 1000):
+        costs = os.path.join(root, "costs.json")
+        json.dump({"source": "ops", "launches_us": [1] * count}, open(costs, "w"))
+        got = run(dbo, "simulate", plan, "--costs", costs)
+        expect(got.returncode == 2 and "/launches_us" in got.stderr and f"has {count}" in got.stderr,
+               f"{count} launches: {got.returncode} {got.stderr}")
+
+
+def full_output_is_said(dbo, examples):
+    """Long texts fail while they are printed, short ones when they are flushed: both are the user's to mend."""
+    config = os.path.join(examples, "teaching.json")
+    for words in (("simulate", config), ("simulate", config, "--json"), ("plan", config, "--json"), ("plan", config),
+                  ("check", config, "--json"), ("list", "models", "--json"), ("from-serve", SERVE, "--json"),
+                  ("from-serve", SERVE, "-o", "-"), ("tune", config, "--json"), ("optimise", config, "--json")):
+        with open("/dev/full", "w") as full:
+            got = run(dbo, *words, stdout=full)
+        expect(got.returncode == 2 and "standard output" in got.stderr, f"{words}: {got.returncode} {got.stderr}")
+
+
 def main():
     dbo, examples = sys.argv[1:3]
     with tempfile.TemporaryDirectory() as root:
         names_are_not_replaced(dbo, root)
         all_files_or_none(dbo, examples, root)
+        ranks_asked_for_are_traced(dbo, examples, root)
+        costs_fit_the_plan(dbo, root)
+    full_output_is_said(dbo, examples)
     for problem in problems:
         print("FAIL:", problem)
     return 1 if problems else 0
