@@ -127,7 +127,20 @@ class Comparer {
     result_.ranks = ranks_of(input_.measured);
     if (result_.ranks.empty()) throw InputError(input_.measured_file, "", "holds no op");
     if (input_.predicted.ops.empty()) throw InputError(input_.predicted_file, "", "holds no op");
+    check_baseline();
     result_.clocks = measure_clocks(input_.measured);
+  }
+
+  /// The un-split step must be of the config that the prediction is of, where both say which.
+  void check_baseline() const {
+    if (!input_.baseline || options_.any_plan) return;
+    const auto config_of = [](const Trace& trace) {
+      return trace.metadata.is_object() ? trace.metadata.find("config") : nullptr;
+    };
+    const Json *split = config_of(input_.predicted), *unsplit = config_of(*input_.baseline);
+    if (split != nullptr && unsplit != nullptr && compact_json(*split) != compact_json(*unsplit))
+      throw InputError(input_.predicted_file, "",
+                       "is of another config than the baseline: a gain needs both steps of one config");
   }
 
   void compare_order() {
@@ -160,6 +173,7 @@ class Comparer {
 
   /// A profiler's trace may well lack kernels; one of ours may not.
   void note_missing(std::int32_t rank, const TraceOp& op) {
+    ++missing_;
     if (input_.foreign || result_.order.size() >= 100) return;
     result_.order.push_back(
         {OrderFinding::Kind::Missing, rank, op.plan_op,
@@ -340,6 +354,10 @@ class Comparer {
       result_.criteria.push_back({std::move(what), ok, std::move(value), std::move(allowed)});
     };
     const auto share = [](double value) { return fixed_text(value * 100, 1) + " %"; };
+    add("ops joined", result_.joined > 0, std::to_string(result_.joined), "at least one");
+    // A profiler's trace may well lack kernels; one of ours may not.
+    if (!input_.foreign)
+      add("predicted ops seen", missing_ == 0, std::to_string(missing_) + " were not", "all that can be");
     if (input_.plan)
       add("order and dependencies", result_.order.empty(), std::to_string(result_.order.size()) + " findings", "none");
     else
@@ -349,6 +367,10 @@ class Comparer {
     const auto small = static_cast<std::int64_t>(static_cast<double>(result_.predicted_step.count()) *
                                                  options_.small_share * static_cast<double>(result_.ranks.size()));
     for (const WindowRow& row : result_.windows) {
+      const int least = input_.foreign ? std::min(row.planned, 1) : row.planned;
+      if (row.measured < least)
+        add("window " + row.name + " seen", false, std::to_string(row.measured) + " of " + std::to_string(row.planned),
+            "at least " + std::to_string(least));
       if (!row.share() || !row.predicted_share() || (row.predicted_hidden + row.predicted_exposed).count() < small)
         continue;
       add("window " + row.name, *row.share() >= *row.predicted_share() - options_.window_tolerance, share(*row.share()),
@@ -363,7 +385,8 @@ class Comparer {
 
   const CompareInput& input_;
   const CompareOptions& options_;
-  Trace measured_;  ///< with aligned clocks
+  Trace measured_;   ///< with aligned clocks
+  int missing_ = 0;  ///< predicted ops that should have been seen
   Comparison result_;
 };
 
