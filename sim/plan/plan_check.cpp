@@ -64,6 +64,7 @@ class PlanChecker {
     for (const Programs& p : programs_) {
       findings_.at_rank(lowest_rank(*p.rank_class));
       check_hooks(p);
+      check_exits(p);
       for (const OrderProblem& problem : p.linear.problems) {
         sound = false;
         // The first of a kind; what follows it repeats it layer by layer, or is its consequence.
@@ -109,6 +110,22 @@ class PlanChecker {
       look(thread.body);
       for (const Instruction& i : thread.body)
         if (i.verb == Verb::Repeat || i.verb == Verb::Block) look(plan_.blocks[i.block].body);
+    }
+  }
+
+  /// Whoever leaves hands the baton on; what comes after leaving never runs.
+  void check_exits(const Programs& p) {
+    for (const int t : p.rank_class->threads) {
+      const Thread& thread = plan_.threads[static_cast<std::size_t>(t)];
+      const auto first = std::find_if(thread.body.begin(), thread.body.end(),
+                                      [](const Instruction& i) { return i.verb == Verb::Exit; });
+      if (first != thread.body.end() && first + 1 == thread.body.end()) continue;
+      findings_.add("F2", true, {static_cast<std::uint32_t>(t), 0, 0, 0}, [&] {
+        const std::string who = "ubatch " + std::to_string(thread.ubatch);
+        return first == thread.body.end()
+                   ? who + " ends without \"exit\": the baton is never handed on, and the step never ends"
+                   : who + " exits before its last instruction: what follows never runs";
+      });
     }
   }
 

@@ -14,7 +14,7 @@ using namespace plan_words;
 // Limits that keep a damaged file from asking for absurd memory.
 constexpr std::int64_t kMaxRanks = 1 << 20;
 constexpr std::int64_t kMaxUbatches = 64;
-constexpr std::int64_t kMaxLayers = 1 << 20;
+constexpr std::int64_t kMaxLayers = 1 << 16;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 
 class PlanReader {
@@ -110,6 +110,7 @@ class PlanReader {
                  "; an op of another name needs \"kind\"");
       }
       if (is_wire(op.kind)) ref.fail("a wire is not launched: it follows from its send");
+      check_transport(ref, op);
       op.lane = static_cast<LaneId>(reader.require("lane").one_of(views(plan_.lanes), "lane"));
       op.sms = static_cast<SmPool>(reader.require("sms").one_of(kPools, "SM pool"));
       op.reads = read_buffer_list(reader.require("reads"));
@@ -127,6 +128,19 @@ class PlanReader {
         JsonRef(ops, ops.value().members()[i].second)
             .fail("a comm kernel that all ranks run together pairs with itself");
     }
+  }
+
+  void check_transport(const JsonRef& ref, const OpDef& op) const {
+    const TransportInfo& transport = transport_info(plan_.transport);
+    const bool halves = is_send(op.kind) || is_recv(op.kind);
+    if (!halves && !is_collective(op.kind)) return;
+    const TransportClass needed = halves ? TransportClass::LowLatency : TransportClass::HighThroughput;
+    if (serves(transport, needed)) return;
+    std::string allowed;
+    for (const TransportInfo& info : transports())
+      if (serves(info, needed)) allowed += (allowed.empty() ? "" : ", ") + std::string(info.name);
+    ref.fail("\"" + op.name + "\" is " + (halves ? "a send or receive half" : "one comm op") + ", which transport \"" +
+             std::string(transport.name) + "\" does not have (allowed: " + allowed + ")");
   }
 
   static std::vector<std::string_view> kind_names() {
@@ -156,6 +170,7 @@ class PlanReader {
       reader.done();
       plan_.threads.push_back(std::move(thread));
     }
+    if (plan_.threads.empty()) reader_.require("threads").fail("must list at least one thread");
     std::int64_t layers = 0;
     for (const Thread& thread : plan_.threads) {
       layers = 0;
@@ -260,6 +275,7 @@ class PlanReader {
       reader.done();
       plan_.loads.push_back(std::move(load));
     }
+    if (plan_.loads.empty()) reader_.require("loads").fail("must list at least one load");
   }
 
   static UbatchLoad read_ubatch(const JsonRef& ref) {

@@ -6,6 +6,7 @@ namespace dbo {
 namespace {
 
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxLayers = std::int64_t{1} << 16;  ///< as in a config: costs are laid out layer by layer
 const std::vector<std::string_view> kPrecisions = {"fp4", "fp8", "bf16", "fp32"};
 const std::vector<std::string_view> kScorings = {"softmax", "sigmoid", "softmax_over_top_k"};
 const std::vector<std::string_view> kAttentionKinds = {"mla", "gqa"};
@@ -75,7 +76,8 @@ struct Write {
 struct Read {
   ObjectReader& in;
   void operator()(std::string_view key, int& value) const {
-    value = static_cast<int>(in.require(key).integer(0, kMaxDim));
+    const bool layers = key == "layers" || key == "dense_layers" || key == "mtp_layers" || key == "moe_period";
+    value = static_cast<int>(in.require(key).integer(0, layers ? kMaxLayers : kMaxDim));
   }
   void operator()(std::string_view key, bool& value) const { value = in.require(key).boolean(); }
   void operator()(std::string_view key, Precision& value) const {

@@ -138,3 +138,21 @@ TEST_CASE("plan_check: every code has a name") {
   for (const std::string_view code : failure_codes()) CHECK(!failure_name(code).empty());
   CHECK_THROWS_AS(failure_name("F99"), InternalError);
 }
+
+TEST_CASE("plan_check: a thread that does not end with its exit is found") {
+  Plan plan = make_plan("vllm-ll", small_spec(4, 2, Transport::Ll));
+  REQUIRE(check_plan(plan).findings.empty());
+  for (Thread& thread : plan.threads) {
+    REQUIRE(thread.body.back().verb == Verb::Exit);
+    thread.body.pop_back();
+  }
+  const PlanCheck all = check_plan(plan);
+  CHECK(all.stops());
+  CHECK(
+      text_of(all).find("F2: ubatch 0 ends without \"exit\": the baton is never handed on, and the step never ends") !=
+      std::string::npos);
+  Plan early = make_plan("vllm-ll", small_spec(4, 2, Transport::Ll));
+  early.threads[1].body.push_back(early.threads[1].body.back());
+  CHECK(text_of(check_plan(early)).find("F2: ubatch 1 exits before its last instruction: what follows never runs") !=
+        std::string::npos);
+}

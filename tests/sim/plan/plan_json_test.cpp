@@ -104,7 +104,28 @@ TEST_CASE("plan_json: errors name the place, the value and what is allowed") {
         "p.json: /loads/0/ubatches/0/query_start_loc: must have one entry more than seq_lens");
   CHECK(error_of("/loads/0/ubatches/0/padded", 3) ==
         "p.json: /loads/0/ubatches/0/padded: must be at least the 64 real tokens, is 3");
+  CHECK(error_of("/threads", Json(Json::array())) == "p.json: /threads: must list at least one thread");
+  CHECK(error_of("/loads", Json(Json::array())) == "p.json: /loads: must list at least one load");
+  CHECK(error_of("/shape/layers", 1000000000) ==
+        "p.json: /shape/layers: must be a whole number from 0 to 65536, is 1000000000");
+  CHECK(error_of("/transport", "ll") ==
+        "p.json: /ops/D: \"D\" is one comm op, which transport \"ll\" does not have (allowed: ht, lsa-ht, "
+        "copy-engine, nccl)");
+  CHECK(error_of("/transport", "nccl") == "no error");
   CHECK(error_of("/format", 2) == "p.json: /format: must be a whole number from 1 to 1, is 2");
   CHECK(error_of("/hash", "0000000000000000").find("/hash: does not match the plan's content") != std::string::npos);
   CHECK(error_of("/extra", 1).find("unknown key \"extra\"") != std::string::npos);
+}
+
+TEST_CASE("plan_json: a plan with send and receive halves takes only a transport that has them") {
+  for (const TransportInfo& transport : transports()) {
+    CAPTURE(transport.name);
+    Plan plan = make_plan("vllm-ll", small_spec(4, 2, Transport::Ll));
+    plan.transport = transport.id;
+    const auto read = [&] { plan_from_json(JsonRef(wrap_json(plan_to_json(plan), "p.json"))); };
+    if (serves(transport, TransportClass::LowLatency))
+      CHECK_NOTHROW(read());
+    else
+      CHECK_THROWS_WITH_AS(read(), doctest::Contains("is a send or receive half, which transport"), InputError);
+  }
 }
