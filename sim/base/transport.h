@@ -30,6 +30,7 @@ struct TransportInfo {
   bool capturable;             ///< may be part of a CUDA graph
   bool sms_even;               ///< its SM count must be even
   bool sms_capped_by_created;  ///< can only be lowered from `comm_sms_created`
+  bool sms_as_asked;           ///< its kernel has just the blocks it is told: none is none, not a number of its own
   bool limits_sms;             ///< sets SMs aside for communication at all (low latency does not)
   bool padded;                 ///< sends fixed-size slots, not just the tokens
   bool dedup_per_rank;         ///< a token goes once to a rank, however many of its experts are there

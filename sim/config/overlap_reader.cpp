@@ -148,6 +148,9 @@ void check_sms(const JsonRef& overlap_ref, const OverlapConfig& overlap, const G
   const std::string total = "the " + std::to_string(gpu.sms) + " SMs of " + gpu.name;
   const std::string asked = ", is " + std::to_string(overlap.comm_sms);
   if (overlap.comm_sms >= gpu.sms) fail("comm_sms", "must be below " + total + asked);
+  if (transport.sms_as_asked && overlap.comm_sms == 0)
+    fail("comm_sms", "must be at least 1 with transport \"" + std::string(transport.name) +
+                         "\", whose kernel has as many blocks" + asked);
   const bool capped = transport.sms_capped_by_created && overlap.comm_sms > overlap.comm_sms_created;
   const int used = capped ? overlap.comm_sms_created : overlap.comm_sms;
   if (transport.sms_even && used % 2 != 0)

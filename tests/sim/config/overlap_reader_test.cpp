@@ -106,6 +106,12 @@ TEST_CASE("overlap: DeepEP high throughput wants an even number of SMs below the
   CHECK(overlap_error(R"({"schedule": "vllm-ht", "comm_sms": 132})") ==
         "c.json: /overlap/comm_sms: must be below the 132 SMs of h200-sxm, is 132");
   CHECK(overlap_error(R"({"schedule": "vllm-ht", "transport": "lsa-ht", "comm_sms": 19})") == "no error");
+  // DeepEP and NCCL then take their own number; our kernel has none.
+  CHECK(overlap_error(R"({"schedule": "vllm-ht", "comm_sms": 0})") == "no error");
+  CHECK(overlap_error(R"({"schedule": "vllm-ht", "transport": "nccl", "comm_sms": 0})") == "no error");
+  CHECK(
+      overlap_error(R"({"schedule": "vllm-ht", "transport": "lsa-ht", "comm_sms": 0})") ==
+      "c.json: /overlap/comm_sms: must be at least 1 with transport \"lsa-ht\", whose kernel has as many blocks, is 0");
   // Low latency sets no SM aside, whatever is asked for.
   CHECK(overlap_error(R"({"schedule": "vllm-ll", "comm_sms": 133})") == "no error");
   // A green context of 126 SMs takes 128 of the 132 and leaves half of what the other one needs.
