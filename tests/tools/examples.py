@@ -45,6 +45,9 @@ def problems_of(dbo, check_trace, example, scratch):
             yield f"summary.json lacks {key}"
     if summary["step_ns"] <= 0 or summary["bound_ns"] > summary["period_ns"]:
         yield "summary.json: no step, or a period below its bound"
+    memory = summary["memory"]
+    if memory is not None and not memory["fits"]:
+        yield f"takes {memory['total_bytes']} bytes of a GPU's {memory['hbm_bytes']}"
     plan = json.load(open(os.path.join(first, "plan.json")))
     if plan["hash"] != summary["plan_hash"]:
         yield "plan.json and summary.json have different hashes"
