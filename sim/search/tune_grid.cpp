@@ -148,7 +148,9 @@ class GridMaker {
   bool takes_sms(const TransportInfo& transport, SmControl control, int sms) {
     const GpuSpec& gpu = config_.cluster.gpu;
     const std::string what = std::to_string(sms) + " comm SMs with " + std::string(transport.name);
-    if (transport.sms_capped_by_created && sms > config_.overlap.comm_sms_created) {
+    if (transport.sms_as_asked && sms == 0) {
+      leave_out(what, "its kernel has as many blocks");
+    } else if (transport.sms_capped_by_created && sms > config_.overlap.comm_sms_created) {
       leave_out(what, "its kernels were created with " + std::to_string(config_.overlap.comm_sms_created));
     } else if (transport.sms_even && sms % 2 != 0) {
       leave_out(what, "it takes an even number");
