@@ -25,6 +25,10 @@ struct ClusterConfig {
   int nodes = 1;
   int gpus_per_node = 1;
 
+  bool layout_assumed = false;  ///< neither nodes nor gpus_per_node was given
+
+  /// GPUs that share scale-up links: the fabric's, or else the GPU's.
+  int link_domain() const { return fabric.link_domain > 0 ? fabric.link_domain : gpu.link_domain; }
   int gpus() const { return nodes * gpus_per_node; }
 };
 

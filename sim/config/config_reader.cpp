@@ -1,4 +1,5 @@
 // Puts the parts of a config together and checks what holds between them.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -41,12 +42,26 @@ ParallelConfig read_parallel(const JsonRef& ref) {
   return parallel;
 }
 
+/// The most GPUs a node can have that divide into whole nodes: nobody builds one beyond its scale-up links.
+int default_gpus_per_node(int gpus, int link_domain) {
+  int per_node = std::min(gpus, link_domain);
+  while (gpus % per_node != 0) --per_node;
+  return per_node;
+}
+
+void assume_layout(ClusterConfig& cluster, int gpus) {
+  cluster.gpus_per_node = default_gpus_per_node(gpus, cluster.link_domain());
+  cluster.nodes = gpus / cluster.gpus_per_node;
+  cluster.layout_assumed = true;
+}
+
 ClusterConfig read_cluster(const std::optional<JsonRef>& ref, const ParallelConfig& parallel) {
   ClusterConfig cluster;
   cluster.gpus_per_node = parallel.expert;
   if (!ref) {
     cluster.gpu = gpu_preset("h200-sxm");
     cluster.fabric = fabric_preset("cx7-400g");
+    assume_layout(cluster, parallel.expert);
     return cluster;
   }
   ObjectReader reader(*ref, "an object that describes the cluster");
@@ -59,6 +74,7 @@ ClusterConfig read_cluster(const std::optional<JsonRef>& ref, const ParallelConf
   if (per_node) cluster.gpus_per_node = static_cast<int>(per_node->integer(1, 1 << 16));
   if (nodes) cluster.nodes = static_cast<int>(nodes->integer(1, 1 << 16));
   reader.done();
+  if (!per_node && !nodes) assume_layout(cluster, parallel.expert);
   // With one of the two, the other follows.
   if (nodes && !per_node && parallel.expert % cluster.nodes == 0)
     cluster.gpus_per_node = parallel.expert / cluster.nodes;

@@ -184,6 +184,22 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
   out.result = simulate_plan(out.split, options);
   StepOptions baseline_options = options;
   // A rank's number means the same in both; everything else of the baseline is only its step and trace.
+/// What the layout of the GPUs rests on; nothing with stated costs, which do not depend on it.
+void say_layout(const Config& config, std::vector<std::string>& say) {
+  const ClusterConfig& cluster = config.cluster;
+  if (config.costs.source == CostSource::Fixed) return;
+  const std::string per_node = std::to_string(cluster.gpus_per_node);
+  if (cluster.layout_assumed)
+    say.push_back("The config does not say how the " + std::to_string(cluster.gpus()) +
+                  " GPUs are laid out: taken as " + std::to_string(cluster.nodes) +
+                  (cluster.nodes == 1 ? " node of " : " nodes of ") + per_node + " " + cluster.gpu.name +
+                  (cluster.nodes == 1 ? "." : ", joined by " + cluster.fabric.name + "."));
+  if (cluster.gpus_per_node > cluster.link_domain())
+    say.push_back("A node of " + per_node + " GPUs is taken as one scale-up domain, as the config says, though " +
+                  (cluster.fabric.link_domain > 0 ? cluster.fabric.name : cluster.gpu.name) + " joins " +
+                  std::to_string(cluster.link_domain()) + ".");
+}
+
   baseline_options.details = false;
   out.baseline_result = simulate_plan(out.baseline, baseline_options);
   out.sm_split = std::move(sm_split);
@@ -196,3 +212,4 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
 }
 
 }  // namespace dbo
+  say_layout(config, out.assumptions);

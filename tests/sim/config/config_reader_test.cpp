@@ -15,8 +15,8 @@ TEST_CASE("config: model, parallel and workload are enough; the rest has its sta
   CHECK(c.model.layers == 61);
   CHECK(c.cluster.gpu.name == "h200-sxm");
   CHECK(c.cluster.fabric.name == "cx7-400g");
-  CHECK(c.cluster.nodes == 1);
-  CHECK(c.cluster.gpus_per_node == 16);
+  CHECK(c.cluster.nodes == 2);
+  CHECK(c.cluster.gpus_per_node == 8);
   CHECK(c.parallel.redundant_experts == 0);
   CHECK(c.workload.steps.size() == 1);
   CHECK(c.workload.steps[0].ranks.size() == 8);
@@ -76,6 +76,29 @@ TEST_CASE("config: one of nodes and gpus_per_node gives the other; together they
   parts.more = R"(, "cluster": {"gpu": "h20O-sxm"})";
   CHECK(config_error(parts).starts_with("c.json: /cluster/gpu: unknown gpu \"h20O-sxm\" (known: a100-sxm, "));
   CHECK(config_error(parts).ends_with("did you mean \"h200-sxm\"?)"));
+}
+
+TEST_CASE("config: with neither nodes nor gpus_per_node, a node has no more GPUs than share scale-up links") {
+  const auto layout = [](int gpus, const std::string& more) {
+    ConfigText parts{.parallel = "{\"data\": " + std::to_string(gpus) + "}"};
+    parts.more = more;
+    const ClusterConfig cluster = read_config(parts).cluster;
+    CHECK(cluster.layout_assumed);
+    return std::pair(cluster.nodes, cluster.gpus_per_node);
+  };
+  // Eight H200 share links; a GB200 rack shares them among 72.
+  CHECK(layout(2, "") == std::pair(1, 2));
+  CHECK(layout(8, "") == std::pair(1, 8));
+  CHECK(layout(72, "") == std::pair(9, 8));
+  CHECK(layout(12, "") == std::pair(2, 6));
+  CHECK(layout(11, "") == std::pair(11, 1));
+  CHECK(layout(72, R"(, "cluster": {"gpu": "h100-sxm"})") == std::pair(9, 8));
+  CHECK(layout(72, R"(, "cluster": {"gpu": "gb200-nvl72"})") == std::pair(1, 72));
+  CHECK(layout(144, R"(, "cluster": {"fabric": "nvl72"})") == std::pair(2, 72));
+  ConfigText parts{.parallel = R"({"data": 16})"};
+  parts.more = R"(, "cluster": {"gpus_per_node": 16})";
+  CHECK_FALSE(read_config(parts).cluster.layout_assumed);
+  CHECK(read_config(parts).cluster.gpus_per_node == 16);
 }
 
 TEST_CASE("config: data x tensor is expert, and tensor divides the heads") {
