@@ -65,6 +65,7 @@ void ServeReader::read_model(const std::string& name) {
     model_json_ = Json(Json::Object{{"hf_config", std::filesystem::absolute(file).string()}});
     took("model " + file);
     model_ = model_from_hf(file);
+    read_precision(wanted);
     return;
   }
   const auto preset = preset_of_model(wanted);
@@ -74,6 +75,72 @@ void ServeReader::read_model(const std::string& name) {
   model_json_ = *preset;
   model_ = model_preset(*preset);
   took("model " + *preset + (hints_.model.empty() ? " (" + name + ")" : ""));
+  read_precision(name.empty() ? wanted : name);
+}
+
+void ServeReader::set_precision(const char* key, Precision value) {
+  const std::string_view name(key);
+  const Precision now = name == "weights"          ? model_.weights
+                        : name == "expert_weights" ? model_.expert_weights
+                        : name == "dispatch"       ? model_.dispatch
+                                                   : model_.kv_cache;
+  // "weights" sets the experts' too.
+  if (now == value && (name != "weights" || model_.expert_weights == value)) return;
+  precision_json_.set(key, precision_name(value));
+}
+
+/// False when the word names no quantisation that a config has.
+bool ServeReader::read_quantization(std::string_view word, const std::string& from) {
+  const auto has = [&](std::string_view part) { return word.find(part) != std::string_view::npos; };
+  if (has("fp4")) {
+    // Fp4 experts take wider activations, and the rest of the model stays as it was.
+    set_precision("expert_weights", Precision::Fp4);
+    took("fp4 expert weights (" + from + ")");
+  } else if (has("fp8") || word == "modelopt") {
+    set_precision("weights", Precision::Fp8);
+    set_precision("dispatch", Precision::Fp8);
+    took("fp8 weights and dispatched tokens (" + from + ")");
+  } else if (has("bf16") || has("bfloat16")) {
+    set_precision("weights", Precision::Bf16);
+    set_precision("dispatch", Precision::Bf16);
+    took("bf16 weights and dispatched tokens (" + from + ")");
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void ServeReader::read_precision(const std::string& name) {
+  const auto method = command_.value({"quantization", "q"});
+  const std::string checkpoint = lower(name.substr(name.rfind('/') + 1));
+  bool known = method && read_quantization(lower(*method), "--quantization " + *method);
+  // A folder's config.json has said so already.
+  if (!known && model_json_.is_string()) {
+    for (std::size_t begin = 0; begin < checkpoint.size() && !known;) {
+      const std::size_t end = std::min(checkpoint.find_first_of("-_.", begin), checkpoint.size());
+      known = read_quantization(std::string_view(checkpoint).substr(begin, end - begin), "the name " + name);
+      begin = end + 1;
+    }
+  }
+  const std::string as_it_is = std::string(precision_name(model_.weights)) + " weights";
+  if (method && !known) assumed(as_it_is + ": --quantization " + *method + " is not modelled");
+  if (!method && !known && model_json_.is_string())
+    for (const char* word : {"awq", "gptq", "int4", "int8", "w4a16", "w8a8", "gguf"})
+      if (checkpoint.find(word) != std::string::npos)
+        assumed(as_it_is + ": " + word + " of " + name + " is not modelled");
+  if (const auto cache = command_.value({"kv-cache-dtype"})) {
+    const std::string type = lower(*cache);
+    if (type.starts_with("fp8") || type.starts_with("bf16") || type == "bfloat16") {
+      const Precision precision = type.starts_with("fp8") ? Precision::Fp8 : Precision::Bf16;
+      set_precision("kv_cache", precision);
+      took(std::string(precision_name(precision)) + " KV cache (--kv-cache-dtype)");
+    } else {
+      assumed(std::string(precision_name(model_.kv_cache)) + " KV cache (--kv-cache-dtype " + *cache + ")");
+    }
+  }
+  if (precision_json_.members().empty()) return;
+  if (model_json_.is_string()) model_json_ = Json(Json::Object{{"preset", model_json_}});
+  model_json_.set("precision", precision_json_);
 }
 
 void ServeReader::read_cluster(int gpus, int per_node) {
@@ -107,8 +174,13 @@ void ServeReader::set_workload(const ServeWorkload& w) {
     assumed("batches of " + number_text(tokens) + " tokens a rank");
   }
   std::int64_t context = hints_.context > 0 ? hints_.context : 4096;
-  if (w.longest > 0 && context > w.longest) context = w.longest;
-  if (hints_.context == 0) assumed("contexts of " + number_text(context) + " tokens");
+  if (w.longest > 0 && context > w.longest) {
+    context = w.longest;
+    took("contexts of " + number_text(context) + " tokens, the longest it takes (" + w.longest_from + ")");
+  } else {
+    if (hints_.context == 0) assumed("contexts of " + number_text(context) + " tokens");
+    if (w.longest > 0) took("contexts up to " + number_text(w.longest) + " tokens (" + w.longest_from + ")");
+  }
   if (!hints_.phase && !w.phase_said) assumed(std::string("batches ") + (decode ? "that decode" : "of prompts"));
   out.set("phase", decode ? "decode" : "prefill");
   out.set("tokens_per_rank", tokens);
@@ -158,7 +230,11 @@ FromServe ServeReader::finish(const char* server, std::string_view version, cons
   report_.config = std::move(config);
   report_.server = server;
   report_.version = version;
-  report_.unread = command_.unread();
+  std::vector<std::string> said = report_.took;
+  said.emplace_back("--model, --model-path");  // as "model NAME"
+  said.insert(said.end(), report_.assumed.begin(), report_.assumed.end());
+  said.insert(said.end(), report_.refused.begin(), report_.refused.end());
+  report_.unread = command_.unread(said);
   return std::move(report_);
 }
 

@@ -38,9 +38,18 @@ class SglangReader : ServeReader {
     data_ = at_least_one({"dp-size", "data-parallel-size", "dp"});
     const std::int64_t nodes = at_least_one({"nnodes"});
     took(number_text(gpus) + " GPUs (--tp-size)");
+    if (const auto experts = command_.count({"ep-size", "expert-parallel-size", "ep"})) {
+      if (*experts == gpus)
+        took("experts spread over all GPUs (--ep-size)");
+      else
+        assumed("experts spread over all " + number_text(gpus) + " GPUs, as DeepEP does whatever --ep-size says (" +
+                number_text(*experts) + ")");
+    }
+    if (nodes > 1) took(number_text(nodes) + " nodes (--nnodes)");
     if (!command_.has("enable-dp-attention")) {
       if (data_ > 1)
-        assumed("one of its " + number_text(data_) + " replicas: without --enable-dp-attention they are apart");
+        assumed("one of its " + number_text(data_) +
+                " replicas (--dp-size): without --enable-dp-attention they are apart");
       data_ = 1;
     } else if (gpus % data_ != 0) {
       refused("--tp-size " + number_text(gpus) + " is no multiple of --dp-size " + number_text(data_) +
@@ -125,7 +134,8 @@ class SglangReader : ServeReader {
     const auto tokens = command_.count({"speculative-num-draft-tokens"});
     if (!command_.value({"speculative-algorithm"}) || !tokens || *tokens < 1) return;
     query_ = *tokens;
-    took(number_text(*tokens) + " tokens a request are verified at once (--speculative-num-draft-tokens)");
+    took(number_text(*tokens) +
+         " tokens a request are verified at once (--speculative-algorithm, --speculative-num-draft-tokens)");
     assumed("the drafter's own steps are not modelled");
   }
 
@@ -156,6 +166,7 @@ class SglangReader : ServeReader {
     w.phase_said = phase_said_;
     w.query_tokens = query_;
     w.longest = command_.count({"context-length"}).value_or(0);
+    w.longest_from = "--context-length";
     if (phase_ == Phase::Decode) {
       const auto requests = command_.count({"max-running-requests"});
       w.tokens = std::max<std::int64_t>(requests ? *requests / data_ : kAssumedRequests, 1) * query_;

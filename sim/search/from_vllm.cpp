@@ -57,15 +57,19 @@ class VllmReader : ServeReader {
     tensor_ = static_cast<int>(at_least_one({"tensor-parallel-size", "tp"}));
     const std::int64_t local = command_.count({"data-parallel-size-local", "dpl"}).value_or(0);
     took(number_text(data_) + " data-parallel ranks (--data-parallel-size)");
-    if (tensor_ > 1) took(number_text(tensor_) + " GPUs a rank (--tensor-parallel-size)");
+    if (tensor_ > 1 || command_.count({"tensor-parallel-size", "tp"}))
+      took(number_text(tensor_) + (tensor_ > 1 ? " GPUs" : " GPU") + " a rank (--tensor-parallel-size)");
+    if (command_.has_one_of({"enable-expert-parallel", "ep"}))
+      took("experts spread over all ranks (--enable-expert-parallel)");
     if (local > data_)
       refused("--data-parallel-size-local " + number_text(local) + " is more than --data-parallel-size " +
               number_text(data_));
     if (const auto stages = command_.count({"pipeline-parallel-size", "pp"}); stages && *stages > 1)
       assumed("one pipeline stage: the " + number_text(*stages) + " of --pipeline-parallel-size are not modelled");
     const bool says_nodes = local > 0 && local < data_ && data_ % local == 0;
+    if (says_nodes) took("nodes of " + number_text(local * tensor_) + " GPUs (--data-parallel-size-local)");
     read_cluster(static_cast<int>(data_ * tensor_), says_nodes ? static_cast<int>(local * tensor_) : 0);
-    if (!command_.has("enable-expert-parallel") && !command_.has("ep"))
+    if (!command_.has_one_of({"enable-expert-parallel", "ep"}))
       assumed("--enable-expert-parallel: without it experts are not spread over ranks, and there is no all-to-all");
   }
 
@@ -96,7 +100,11 @@ class VllmReader : ServeReader {
     if (!known)
       refused("all-to-all backend \"" + backend + "\" " +
               known_names(backend, std::vector<std::string_view>(std::begin(kBackends), std::end(kBackends))));
-    if (backend == "naive" || backend == "pplx") backend = "allgather_reducescatter";  // it falls back with a warning
+    std::string said = backend + " (" + from + ")";
+    if (backend == "naive" || backend == "pplx") {
+      backend = "allgather_reducescatter";  // with a warning
+      said += ", which falls back to " + backend;
+    }
     const bool high_throughput = backend == "deepep_high_throughput";
     if (high_throughput || backend == "deepep_low_latency") {
       took("all-to-all " + backend + " (" + from + ")");
@@ -105,10 +113,8 @@ class VllmReader : ServeReader {
       assumed("nixl_ep takes as long as DeepEP's low latency");
     } else {
       if (splits() && known)
-        refused("all-to-all backend " + backend + " (" + from +
-                "): ubatches need deepep_low_latency, "
-                "deepep_high_throughput or nixl_ep");
-      assumed("all-to-all deepep_low_latency: " + backend + " is not modelled");
+        refused("all-to-all backend " + said + ": ubatches need deepep_low_latency, deepep_high_throughput or nixl_ep");
+      assumed("all-to-all deepep_low_latency: " + said + " is not modelled");
     }
     overlap_.transport = high_throughput ? Transport::Ht : Transport::Ll;
     overlap_.schedule = high_throughput ? "vllm-ht" : "vllm-ll";
@@ -176,10 +182,11 @@ class VllmReader : ServeReader {
     std::int64_t redundant = command_.count({"num-redundant-experts"}).value_or(0);
     if (const Json* value = eplb.find("num_redundant_experts"); value != nullptr && value->is_int())
       redundant = value->as_int();
-    if (balances && !command_.has("enable-expert-parallel") && !command_.has("ep"))
+    if (balances && !command_.has_one_of({"enable-expert-parallel", "ep"}))
       refused("--enable-eplb without --enable-expert-parallel");
     if (redundant > 0 && !balances) refused(number_text(redundant) + " redundant experts without --enable-eplb");
-    read_redundant(redundant, "--eplb-config");
+    read_redundant(redundant, command_.value({"num-redundant-experts"}) ? "--enable-eplb, --num-redundant-experts"
+                                                                        : "--enable-eplb, --eplb-config");
   }
 
   void read_graphs() {
@@ -191,7 +198,11 @@ class VllmReader : ServeReader {
       mode = "NONE";
       took("no CUDA graphs: deepep_high_throughput turns them off");
     } else {
-      took("CUDA graphs " + mode);
+      const bool eager = command_.has("enforce-eager");
+      took("CUDA graphs " + mode +
+           (eager                           ? " (--enforce-eager)"
+            : compilation.members().empty() ? ""
+                                            : " (--compilation-config)"));
     }
     // A step that is split has a graph of its own only where whole steps are captured.
     overlap_.graph = mode.starts_with("FULL");
@@ -204,19 +215,26 @@ class VllmReader : ServeReader {
       for (const Json& item : listed->items())
         if (item.is_int()) sizes.push_back(item.as_int());
     } else {
-      const std::int64_t requests = command_.count({"max-num-seqs"}).value_or(kAssumedRequests);
+      const auto listed_requests = command_.count({"max-num-seqs"});
+      const auto capped = command_.count({"max-cudagraph-capture-size"});
+      const std::int64_t requests = listed_requests.value_or(kAssumedRequests);
       std::int64_t most = std::min<std::int64_t>(2 * requests * query_, 512);
-      if (const auto cap = command_.count({"max-cudagraph-capture-size"})) most = *cap;
+      if (capped) most = *capped;
       for (const std::int64_t size : {1, 2, 4})
         if (size <= most) sizes.push_back(size);
       for (std::int64_t size = 8; size <= most; size += size < 256 ? 8 : 16) sizes.push_back(size);
-      assumed("graphs of its default sizes, up to " + number_text(most) + " tokens");
+      assumed("graphs of its default sizes, up to " + number_text(most) + " tokens" +
+              (capped            ? " (--max-cudagraph-capture-size)"
+               : listed_requests ? " (--max-num-seqs)"
+                                 : ""));
       return;
     }
     std::sort(sizes.begin(), sizes.end());
     sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
     took(number_text(static_cast<std::int64_t>(sizes.size())) + " graph sizes up to " +
-         number_text(sizes.empty() ? 0 : sizes.back()));
+         number_text(sizes.empty() ? 0 : sizes.back()) +
+         (command_.value({"cudagraph-capture-sizes", "cuda-graph-sizes"}) ? " (--cudagraph-capture-sizes)"
+                                                                          : " (--compilation-config)"));
   }
 
   static std::int64_t parse_size(const std::string& text) {
@@ -229,18 +247,37 @@ class VllmReader : ServeReader {
     ServeWorkload w;
     w.phase = hints_.phase.value_or(overlap_.transport == Transport::Ht ? Phase::Prefill : Phase::Decode);
     w.query_tokens = query_;
-    w.longest = command_.count({"max-model-len"}).value_or(0);
+    w.longest = max_model_len();
+    w.longest_from = "--max-model-len";
     const auto requests = command_.count({"max-num-seqs"});
     const auto budget = command_.count({"max-num-batched-tokens"});
     if (w.phase == Phase::Decode) {
       w.tokens = requests.value_or(kAssumedRequests) * query_;
       if (requests) w.tokens_from = "--max-num-seqs";
-      if (budget && *budget < w.tokens) w.tokens = *budget / query_ * query_;
+      if (budget && *budget < w.tokens) {
+        w.tokens = std::max<std::int64_t>(*budget / query_, 1) * query_;
+        w.tokens_from = "--max-num-batched-tokens";
+      } else if (budget) {
+        took("steps within " + number_text(*budget) + " tokens (--max-num-batched-tokens)");
+      }
     } else {
       w.tokens = budget.value_or(kAssumedPrefill);
       if (budget) w.tokens_from = "--max-num-batched-tokens";
     }
     set_workload(w);
+  }
+
+  /// A number, or one with k, m, g (thousands) or K, M, G (of 1024) as vLLM takes it; 0: not said, or found by itself.
+  std::int64_t max_model_len() {
+    auto text = command_.value({"max-model-len"});
+    if (!text || *text == "auto" || *text == "-1") return 0;
+    constexpr std::string_view kUnits = "kmgKMG";
+    constexpr std::int64_t kFactors[] = {1000, 1000000, 1000000000, 1 << 10, 1 << 20, 1 << 30};
+    const std::size_t unit = text->empty() ? std::string_view::npos : kUnits.find(text->back());
+    if (unit != std::string_view::npos) text->pop_back();
+    if (text->empty() || text->size() > 9 || text->find_first_not_of("0123456789") != std::string::npos)
+      throw InputError("--max-model-len: \"" + *text + "\" is no whole number");
+    return std::stoll(*text) * (unit == std::string_view::npos ? 1 : kFactors[unit]);
   }
 
   static constexpr std::int64_t kAssumedRequests = 128, kAssumedPrefill = 8192;

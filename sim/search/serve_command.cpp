@@ -54,26 +54,23 @@ bool is_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && (word[1] < '0' || word[1] > '9') && word[1] != '.';
 }
 
-/// Switches that take no value: a word after one is the model.
-constexpr std::string_view kSwitches[] = {"enable-dbo",
-                                          "enable-expert-parallel",
-                                          "ep",
-                                          "enforce-eager",
-                                          "trust-remote-code",
-                                          "enable-eplb",
-                                          "headless",
-                                          "aggregate-engine-logging",
-                                          "enable-prefix-caching",
-                                          "async-scheduling",
-                                          "data-parallel-hybrid-lb",
-                                          "data-parallel-external-lb",
-                                          "enable-two-batch-overlap",
-                                          "enable-dp-attention",
-                                          "disable-cuda-graph",
-                                          "disable-radix-cache"};
+/// What follows an option: of one that is not known, what follows the option it looks like.
+Takes takes_of(Server server, const std::string& name) {
+  const std::string whole = name.substr(0, name.find('.'));
+  if (const auto takes = find_option(server, whole)) return *takes;
+  if (whole.starts_with("no-")) return Takes::Nothing;
+  const std::string_view near = nearest_name(whole, option_names(server));
+  return near.empty() ? Takes::Value : *find_option(server, near);
+}
 
-bool is_switch(std::string_view name) {
-  return name.starts_with("no-") || std::find(std::begin(kSwitches), std::end(kSwitches), name) != std::end(kSwitches);
+/// Whether the text names the option: "--name", and no longer one.
+bool names_option(const std::string& text, const std::string& name) {
+  const std::string word = "--" + name;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    const char next = at + word.size() < text.size() ? text[at + word.size()] : ' ';
+    if (next != '-' && (next < 'a' || next > 'z') && (next < '0' || next > '9')) return true;
+  }
+  return false;
 }
 
 [[noreturn]] void bad_value(const std::string& name, const std::string& value, const char* what) {
@@ -136,8 +133,11 @@ void ServeCommand::read_options(const std::vector<std::string>& words, std::size
           '-');
     if (equals != std::string::npos) option.values.push_back(text.substr(equals + 1));
     ++i;
-    if (!is_switch(option.name))
-      while (i < words.size() && !is_option(words[i])) option.values.push_back(words[i++]);
+    const Takes takes = option.values.empty() ? takes_of(server_, option.name) : Takes::Nothing;
+    while (takes != Takes::Nothing && i < words.size() && !is_option(words[i])) {
+      option.values.push_back(words[i++]);
+      if (takes == Takes::Value) break;
+    }
     options_.push_back(std::move(option));
   }
 }
@@ -150,7 +150,7 @@ std::optional<std::string> ServeCommand::environment(std::string_view name) cons
 }
 
 const ServeOption* ServeCommand::find(const std::vector<std::string_view>& names) {
-  known_.insert(known_.end(), names.begin(), names.end());
+  known_.emplace_back(names.begin(), names.end());
   const ServeOption* found = nullptr;
   for (const ServeOption& option : options_)
     if (std::find(names.begin(), names.end(), option.name) != names.end()) found = &option;
@@ -161,6 +161,11 @@ bool ServeCommand::has(std::string_view name) {
   const std::string off = "no-" + std::string(name);
   const ServeOption* option = find({name, off});
   return option != nullptr && option->name != off;
+}
+
+bool ServeCommand::has_one_of(const std::vector<std::string_view>& names) {
+  find(names);  // so that one name in a report stands for all
+  return std::any_of(names.begin(), names.end(), [&](std::string_view name) { return has(name); });
 }
 
 std::optional<std::vector<std::string>> ServeCommand::values(const std::vector<std::string_view>& names) {
@@ -197,7 +202,8 @@ Json ServeCommand::object(const std::vector<std::string_view>& names) {
     const std::size_t dot = option.name.find('.');
     if (dot == std::string::npos || option.values.empty()) continue;
     if (std::find(names.begin(), names.end(), std::string_view(option.name).substr(0, dot)) == names.end()) continue;
-    known_.push_back(option.name);
+    known_.push_back({names.begin(), names.end()});
+    known_.back().push_back(option.name);
     const std::string& text = option.values.front();
     // As the server does: a value that is JSON is that, and any other is text.
     const bool json = text.find_first_not_of("0123456789") == std::string::npos || text == "true" || text == "false" ||
@@ -207,10 +213,29 @@ Json ServeCommand::object(const std::vector<std::string_view>& names) {
   return object;
 }
 
-std::vector<std::string> ServeCommand::unread() const {
+std::vector<std::string> ServeCommand::unread(const std::vector<std::string>& said) const {
+  const auto is_said = [&](const std::string& name) {
+    return std::any_of(said.begin(), said.end(), [&](const std::string& text) { return names_option(text, name); });
+  };
   std::vector<std::string> out;
-  for (const ServeOption& option : options_)
-    if (std::find(known_.begin(), known_.end(), option.name) == known_.end()) out.push_back("--" + option.name);
+  for (const auto& [name, value] : environment_)
+    if (std::none_of(said.begin(), said.end(), [&](const auto& t) { return t.find(name) != std::string::npos; }))
+      out.push_back(name);  // without its value, which may be a secret
+  for (const ServeOption& option : options_) {
+    const std::string whole = option.name.substr(0, option.name.find('.'));
+    bool found = is_said(option.name) || is_said(whole), looked_up = false;
+    for (const std::vector<std::string>& names : known_) {
+      if (std::find(names.begin(), names.end(), option.name) == names.end()) continue;
+      looked_up = true;
+      found = found || std::any_of(names.begin(), names.end(), is_said);
+    }
+    if (found) continue;
+    std::string text = "--" + option.name;
+    if (!looked_up && !find_option(server_, whole))
+      if (const auto near = nearest_name(whole, option_names(server_)); !near.empty())
+        text += " (did you mean --" + std::string(near) + "?)";
+    if (std::find(out.begin(), out.end(), text) == out.end()) out.push_back(std::move(text));
+  }
   return out;
 }
 

@@ -5,13 +5,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim/base/json_reader.h"
+#include "sim/search/serve_options.h"
 
 namespace dbo {
-
-enum class Server : std::uint8_t { Vllm, Sglang };
 
 /// One option as given, its name without dashes ("enable-dbo", "tp"), and what follows it up to the next option.
 struct ServeOption {
@@ -30,9 +30,12 @@ class ServeCommand {
   /// The positional model; empty: none.
   const std::string& model() const { return model_; }
   std::optional<std::string> environment(std::string_view name) const;
+  const std::vector<std::pair<std::string, std::string>>& environment() const { return environment_; }
 
   /// Whether a switch is on: "--x" or, where the server has it, "--no-x"; the last one counts.
   bool has(std::string_view name);
+  /// The same for a switch of several names.
+  bool has_one_of(const std::vector<std::string_view>& names);
   /// The values of the last option with one of the names. Throws InputError when it has none.
   std::optional<std::vector<std::string>> values(const std::vector<std::string_view>& names);
   std::optional<std::string> value(const std::vector<std::string_view>& names);
@@ -42,8 +45,9 @@ class ServeCommand {
   /// An option whose value is a JSON object, with members also given as "--name.member value".
   Json object(const std::vector<std::string_view>& names);
 
-  /// Options that nobody looked up, as written.
-  std::vector<std::string> unread() const;
+  /// Options and variables that none of `said` names, as written: an option by any of the names it was looked up with.
+  /// One that is not known, but is near one that is, says so.
+  std::vector<std::string> unread(const std::vector<std::string>& said) const;
 
  private:
   void read_options(const std::vector<std::string>& words, std::size_t first);
@@ -53,7 +57,7 @@ class ServeCommand {
   std::string model_;
   std::vector<std::pair<std::string, std::string>> environment_;
   std::vector<ServeOption> options_;
-  std::vector<std::string> known_;  ///< names looked up
+  std::vector<std::vector<std::string>> known_;  ///< names looked up together
 };
 
 }  // namespace dbo

@@ -16,6 +16,7 @@ struct ServeWorkload {
   std::string tokens_from;  ///< options that say so; empty: assumed
   std::int64_t query_tokens = 1;
   std::int64_t longest = 0;  ///< context the server takes; 0: not said
+  std::string longest_from;  ///< the option that says so
 };
 
 struct ServeOverlap {
@@ -40,6 +41,8 @@ class ServeReader {
   void refused(std::string text) { report_.refused.push_back(std::move(text)); }
 
   void read_model(const std::string& name);
+  /// What the name of a checkpoint, `--quantization` and `--kv-cache-dtype` say of the model's precision.
+  void read_precision(const std::string& name);
   /// `per_node`: what the command says; 0: nothing.
   void read_cluster(int gpus, int per_node);
   void read_redundant(std::int64_t redundant, const char* from);
@@ -54,8 +57,11 @@ class ServeReader {
   std::int64_t redundant_ = 0;
 
  private:
+  void set_precision(const char* key, Precision value);
+  bool read_quantization(std::string_view word, const std::string& from);
+
   FromServe report_;
-  Json model_json_, workload_json_;
+  Json model_json_, workload_json_, precision_json_ = Json::object();
 };
 
 std::string number_text(std::int64_t value);

@@ -45,7 +45,8 @@ TEST_CASE("serve_command: words are split as a shell does") {
   CHECK(object.find("cudagraph_mode")->as_string() == "FULL");
   CHECK(object.find("n")->items().size() == 2);
   CHECK(object.find("extra")->as_int() == 7);
-  CHECK(command.unread() == std::vector<std::string>{"--tp"});
+  CHECK(command.unread({"--enable-dbo, --dbo-decode-token-threshold", "A and --cc"}) ==
+        std::vector<std::string>{"B", "--tp"});
   CHECK_THROWS_WITH_AS(ServeCommand("vllm serve 'x"), "the command has a quote ' that is not closed", InputError);
   CHECK_THROWS_AS(ServeCommand("python3 train.py"), InputError);
   CHECK_THROWS_WITH_AS(ServeCommand("vllm serve m --dp x").count({"dp"}), "--dp: \"x\" is no whole number", InputError);
@@ -56,6 +57,95 @@ TEST_CASE("serve_command: the last option counts, and a model may follow a switc
   CHECK(command.model() == "some/model");
   CHECK(command.count({"dp", "data-parallel-size"}) == 4);
   CHECK(!command.has("enable-eplb"));
+}
+
+TEST_CASE("serve_command: an option takes as many words as its server has it take") {
+  for (const char* line : {"vllm serve --port 8000 some/model --dp 4", "vllm serve --enabel-dbo some/model --dp 4",
+                           "vllm serve --served-model-name a b --port=1 some/model --dp 4",
+                           "vllm serve --dp 4 --some-new-option 7 some/model"}) {
+    CAPTURE(line);
+    ServeCommand command(line);
+    CHECK(command.model() == "some/model");
+    CHECK(command.count({"dp"}) == 4);
+  }
+  // The same name is a switch of vLLM's and takes a number in SGLang.
+  ServeCommand vllm("vllm serve -ep some/model"), sglang("sglang serve --ep 16 --model-path some/model");
+  CHECK(vllm.model() == "some/model");
+  CHECK(sglang.model().empty());
+  CHECK(sglang.count({"ep"}) == 16);
+}
+
+TEST_CASE("serve_command: what is not known but near an option that is says so") {
+  const ServeCommand command("vllm serve m --enabel-dbo --quite-another-thing 3 --seed 1");
+  CHECK(command.unread({}) ==
+        std::vector<std::string>{"--enabel-dbo (did you mean --enable-dbo?)", "--quite-another-thing", "--seed"});
+}
+
+TEST_CASE("from_serve: a quantised checkpoint or cache sets the precision, and says so") {
+  const std::string rest = " -dp 16 -ep";
+  const auto model = [&](const std::string& line) { return config_of(line + rest).model; };
+  const std::string plain = "vllm serve Qwen/Qwen3-235B-A22B";
+  CHECK(model(plain).weights == Precision::Bf16);
+  CHECK(model(plain).dispatch == Precision::Bf16);
+  for (const std::string& line :
+       std::vector<std::string>{plain + "-FP8", plain + "-Instruct-2507-FP8", plain + " --quantization fp8",
+                                plain + " -q modelopt", "vllm serve --quantization=fp8 Qwen/Qwen3-235B-A22B"}) {
+    CAPTURE(line);
+    CHECK(model(line).weights == Precision::Fp8);
+    CHECK(model(line).expert_weights == Precision::Fp8);
+    CHECK(model(line).dispatch == Precision::Fp8);
+    CHECK(model(line).kv_cache == Precision::Bf16);
+    CHECK(model(line).name == "qwen3-235b-a22b");
+    CHECK(says(from_serve(line + rest, {}).took, "fp8 weights"));
+  }
+  CHECK(model(plain + "-NVFP4").expert_weights == Precision::Fp4);
+  CHECK(model(plain + "-NVFP4").weights == Precision::Bf16);
+  CHECK(model(plain + " --kv-cache-dtype fp8_e4m3").kv_cache == Precision::Fp8);
+  CHECK(model(plain + " --kv-cache-dtype fp8_e4m3").weights == Precision::Bf16);
+  CHECK(model("vllm serve deepseek-ai/DeepSeek-V3-bf16").weights == Precision::Bf16);
+  CHECK(says(from_serve(plain + "-AWQ" + rest, {}).assumed, "awq of"));
+  CHECK(says(from_serve(plain + " -q awq" + rest, {}).assumed, "--quantization awq is not modelled"));
+  // A preset that has the precision already stays a name.
+  CHECK(
+      from_serve("vllm serve deepseek-ai/DeepSeek-V3 --quantization fp8" + rest, {}).config.find("model")->is_string());
+}
+
+TEST_CASE("from_serve: every option and variable is taken, assumed about, refused or passed over") {
+  const std::string vllm =
+      "VLLM_USE_DEEP_GEMM=1 VLLM_ALL2ALL_BACKEND=deepep_low_latency vllm serve --port 8000 deepseek-ai/DeepSeek-V3 "
+      "--data-parallel-size 16 --tensor-parallel-size 1 --data-parallel-size-local 8 --enable-expert-parallel "
+      "--enable-dbo --dbo-decode-token-threshold 16 --max-num-seqs 64 --max-model-len 32K --kv-cache-dtype fp8 "
+      "--max-num-batched-tokens 512 --gpu-memory-utilization 0.9 --quantization fp8 --enable-eplb "
+      "--num-redundant-experts 32 --speculative-config.num_speculative_tokens 1 --trust-remote-code --enabel-foo";
+  const std::string sglang =
+      "SGLANG_ENABLE_JIT_DEEPGEMM=1 python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 16 "
+      "--dp-size 16 --ep 16 --nnodes 2 --node-rank 0 --enable-dp-attention --enable-two-batch-overlap "
+      "--moe-a2a-backend deepep --deepep-mode low_latency --context-length 65536 --max-running-requests 2048 "
+      "--cuda-graph-bs 64 128 --chunked-prefill-size 8192 --ep-num-redundant-experts 32 --mem-fraction-static 0.8 "
+      "--speculative-algorithm EAGLE --speculative-num-draft-tokens 2 --kv-cache-dtype fp8_e4m3 "
+      "--disaggregation-mode decode --tbo-token-distribution-threshold 0.4";
+  for (const std::string& line : {vllm, vllm + " --enforce-eager", vllm + " --all2all-backend deepep_high_throughput",
+                                  sglang, sglang + " --disaggregation-mode prefill --deepep-mode normal"}) {
+    CAPTURE(line);
+    const FromServe r = from_serve(line, {});
+    std::vector<std::string> all = r.took;
+    for (const auto* list : {&r.assumed, &r.refused, &r.unread}) all.insert(all.end(), list->begin(), list->end());
+    for (std::size_t begin = 0; begin < line.size();) {
+      const std::size_t end = std::min(line.find(' ', begin), line.size());
+      std::string word = line.substr(begin, end - begin);
+      begin = end + 1;
+      const bool variable = word.find("=") != std::string::npos;
+      if (!variable && !word.starts_with("--")) continue;
+      word = word.substr(0, word.find_first_of("=."));
+      if (word == "--ep") word = "--ep-size";
+      CAPTURE(word);
+      CHECK((word == "--model-path" || says(all, word)));
+    }
+    CHECK(says(r.took, "32768 tokens (--max-model-len)") == (line.find("vllm") != std::string::npos));
+    CHECK(!says(r.unread, "--kv-cache-dtype"));
+  }
+  CHECK(says(from_serve(sglang, {}).took, "2 nodes (--nnodes)"));
+  CHECK(says(from_serve(sglang, {}).took, "65536 tokens (--context-length)"));
 }
 
 TEST_CASE("from_serve: presets are found by a model's name, and other models of the family are not") {
@@ -117,7 +207,8 @@ TEST_CASE("from_serve: what vLLM refuses is named, and a config of the nearest c
     std::string line, words;
   };
   for (const Case& c : {Case{kVllm + "--enable-dbo", "ubatches need deepep_low_latency"},
-                        Case{kVllm + "--enable-dbo --all2all-backend pplx", "allgather_reducescatter"},
+                        Case{kVllm + "--enable-dbo --all2all-backend pplx",
+                             "all-to-all backend pplx (--all2all-backend), which falls back to"},
                         Case{kVllm + "--enable-dbo --all2all-backend deepep", "all-to-all backend \"deepep\""},
                         Case{kLow + "--dbo-decode-token-threshold 1", "is below the 2 ubatches"},
                         Case{"VLLM_DBO_COMM_SMS=19 " + kHigh, "is odd"},
