@@ -6,6 +6,7 @@
 
 #include "sim/base/error.h"
 #include "sim/base/files.h"
+#include "sim/cost/cost_range.h"
 #include "sim/cost/fixed.h"
 #include "sim/plan/plan_json.h"
 #include "sim/search/predict.h"
@@ -137,6 +138,8 @@ int simulate_plan_file(const SimulateOptions& options, const JsonRef& document) 
   Plan plan = plan_from_json(document);
   print_warnings(warnings_or_throw(check_plan(plan)));
   CostTable costs = costs_from_file(plan, options.costs);
+  if (const std::string beyond = beyond_range(plan, costs); !beyond.empty())
+    throw InputError(options.costs, "", "has costs that are more than can be simulated: " + beyond);
   CostedPlan costed{std::move(plan), std::move(costs)};
   StepOptions step_options;
   step_options.trace = !options.out.empty();

@@ -1,12 +1,15 @@
 #include "sim/base/units.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
 namespace dbo {
 
+constexpr double kMostUs = 1e15;
+
 Ns ns_from_us(double us) {
-  return Ns{std::llround(us * 1000.0)};
+  return Ns{std::llround(std::clamp(us, -kMostUs, kMostUs) * 1000.0)};
 }
 
 int write_us(char* out, std::int64_t ns) {

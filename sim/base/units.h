@@ -24,7 +24,7 @@ constexpr SimTime at(std::int64_t ns) {
   return SimTime{Ns{ns}};
 }
 
-/// Microseconds to the nearest nanosecond, halves away from zero. `us` must be finite and within +-9e15.
+/// Microseconds to the nearest nanosecond, halves away from zero; beyond +-1e15 (31 years), that. `us` must be finite.
 Ns ns_from_us(double us);
 
 /// `ns` as microseconds with exactly three decimals ("12.345"), from integers: exact in every reader.

@@ -11,8 +11,9 @@ Ns rounded(double seconds) {
   return ns_from_us(seconds * 1e6);
 }
 
+/// At most 2^62: work beyond that takes so long that it is refused for its time.
 std::int64_t whole(double number) {
-  return static_cast<std::int64_t>(number + 0.5);
+  return static_cast<std::int64_t>(std::min(number + 0.5, 0x1p62));
 }
 
 bool is_core(KernelWork::Kind kind) {
@@ -69,17 +70,17 @@ OpCost price_compute(OpKind kind, const OpContext& context, const MachineSpec& m
 
 OpCost price_kernels(const std::vector<TimedKernel>& kernels, const MachineSpec& machine, int sms) {
   OpCost cost;
-  double seconds = 0, beside = 0, arithmetic = 0, hbm = 0, weights = 0, longest = 0;
+  double seconds = 0, beside = 0, arithmetic = 0, flops = 0, hbm = 0, weights = 0, longest = 0;
   for (const TimedKernel& kernel : kernels) {
     seconds += kernel.time.seconds;
     beside += kernel.time.beside_seconds;
     arithmetic += kernel.time.sm_seconds;
     hbm += kernel.time.hbm_bytes;
     if (!is_core(kernel.work.kind)) weights += kernel.work.weight_bytes;  // a cache belongs to its ubatch
-    cost.demand.flops += whole(kernel.work.flops);
+    flops += kernel.work.flops;
     if (kernel.time.seconds > longest) {
       longest = kernel.time.seconds;
-      cost.demand.tiles = static_cast<std::int32_t>(std::ceil(kernel.time.tiles));
+      cost.demand.tiles = static_cast<std::int32_t>(std::min(std::ceil(kernel.time.tiles), 0x1p30));
       // GEMMs and attention cores are persistent kernels, whose blocks stay on their SMs to the end.
       cost.demand.block = kernel.time.tiles > 0 || is_core(kernel.work.kind) ? rounded(longest) : Ns{};
     }
@@ -88,6 +89,7 @@ OpCost price_kernels(const std::vector<TimedKernel>& kernels, const MachineSpec&
   const double gaps = machine.rates().compute.kernel_gap_s * static_cast<double>(kernels.size() - 1);
   cost.time = rounded(seconds + gaps);
   cost.beside = rounded(beside + gaps);
+  cost.demand.flops = whole(flops);
   cost.demand.hbm_bytes = whole(hbm);
   cost.demand.weight_bytes = whole(weights);
   cost.demand.sms = sms;

@@ -5,6 +5,7 @@
 #include "sim/base/error.h"
 #include "sim/batch/loads.h"
 #include "sim/cost/analytical.h"
+#include "sim/cost/cost_range.h"
 #include "sim/cost/fixed.h"
 #include "sim/cost/host_costs.h"
 #include "sim/cost/profile.h"
@@ -98,7 +99,9 @@ CostTable step_costs(const Config& config, const Plan& plan, bool split) {
   return step_costs(config, plan, split, sources);
 }
 
-CostTable step_costs(const Config& config, const Plan& plan, bool split, CostSources& sources) {
+namespace {
+
+CostTable any_costs(const Config& config, const Plan& plan, bool split, CostSources& sources) {
   switch (config.costs.source) {
     case CostSource::Fixed:
       return fixed_costs(plan, config.costs.fixed, split ? 1 : config.overlap.ubatches);
@@ -109,6 +112,21 @@ CostTable step_costs(const Config& config, const Plan& plan, bool split, CostSou
       return profile_costs(plan, *sources.profile, machine_of(config), &sources.loads);
   }
   throw InternalError("a cost source is missing");
+}
+
+void check_range(const Config& config, const Plan& plan, const CostTable& costs) {
+  const std::string beyond = beyond_range(plan, costs);
+  if (!beyond.empty())
+    throw InputError(config.file, config.costs.source == CostSource::Fixed ? "/costs" : "/workload",
+                     "is more than can be simulated: " + beyond);
+}
+
+}  // namespace
+
+CostTable step_costs(const Config& config, const Plan& plan, bool split, CostSources& sources) {
+  CostTable costs = any_costs(config, plan, split, sources);
+  check_range(config, plan, costs);
+  return costs;
 }
 
 double Prediction::tokens_per_s_per_gpu(const StepResult& of) const {
@@ -161,8 +179,25 @@ CostTable split_costs(const Config& config, const Plan& plan, bool split, bool d
   const MachineSpec machine = machine_of(config);
   SmSplitProbe probe(plan, machine);
   CostTable costs = analytical_costs(plan, machine, probe.hook());
+  check_range(config, plan, costs);
   sm_split = probe.take();
   return costs;
+}
+
+/// What the layout of the GPUs rests on; nothing with stated costs, which do not depend on it.
+void say_layout(const Config& config, std::vector<std::string>& say) {
+  const ClusterConfig& cluster = config.cluster;
+  if (config.costs.source == CostSource::Fixed) return;
+  const std::string per_node = std::to_string(cluster.gpus_per_node);
+  if (cluster.layout_assumed)
+    say.push_back("The config does not say how the " + std::to_string(cluster.gpus()) +
+                  " GPUs are laid out: taken as " + std::to_string(cluster.nodes) +
+                  (cluster.nodes == 1 ? " node of " : " nodes of ") + per_node + " " + cluster.gpu.name +
+                  (cluster.nodes == 1 ? "." : ", joined by " + cluster.fabric.name + "."));
+  if (cluster.gpus_per_node > cluster.link_domain())
+    say.push_back("A node of " + per_node + " GPUs is taken as one scale-up domain, as the config says, though " +
+                  (cluster.fabric.link_domain > 0 ? cluster.fabric.name : cluster.gpu.name) + " joins " +
+                  std::to_string(cluster.link_domain()) + ".");
 }
 
 }  // namespace
@@ -184,32 +219,16 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
   out.result = simulate_plan(out.split, options);
   StepOptions baseline_options = options;
   // A rank's number means the same in both; everything else of the baseline is only its step and trace.
-/// What the layout of the GPUs rests on; nothing with stated costs, which do not depend on it.
-void say_layout(const Config& config, std::vector<std::string>& say) {
-  const ClusterConfig& cluster = config.cluster;
-  if (config.costs.source == CostSource::Fixed) return;
-  const std::string per_node = std::to_string(cluster.gpus_per_node);
-  if (cluster.layout_assumed)
-    say.push_back("The config does not say how the " + std::to_string(cluster.gpus()) +
-                  " GPUs are laid out: taken as " + std::to_string(cluster.nodes) +
-                  (cluster.nodes == 1 ? " node of " : " nodes of ") + per_node + " " + cluster.gpu.name +
-                  (cluster.nodes == 1 ? "." : ", joined by " + cluster.fabric.name + "."));
-  if (cluster.gpus_per_node > cluster.link_domain())
-    say.push_back("A node of " + per_node + " GPUs is taken as one scale-up domain, as the config says, though " +
-                  (cluster.fabric.link_domain > 0 ? cluster.fabric.name : cluster.gpu.name) + " joins " +
-                  std::to_string(cluster.link_domain()) + ".");
-}
-
   baseline_options.details = false;
   out.baseline_result = simulate_plan(out.baseline, baseline_options);
   out.sm_split = std::move(sm_split);
   for (const RankBatch& rank : step.ranks) out.tokens += rank.tokens();
   out.memory = step_memory(config, out.split.plan);
   out.assumptions = out.split.costs.assumptions;
+  say_layout(config, out.assumptions);
   if (!out.result.period.exact)
     out.assumptions.push_back("no exact repeat of the steady state was found; period_ns is a mean");
   return out;
 }
 
 }  // namespace dbo
-  say_layout(config, out.assumptions);

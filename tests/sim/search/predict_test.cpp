@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sim/base/error.h"
 #include "sim/base/json_reader.h"
 
 using namespace dbo;
@@ -46,4 +47,60 @@ TEST_CASE("predict: a node beyond the scale-up links is modelled as written, wit
   CHECK(says(p, "A node of 72 GPUs is taken as one scale-up domain, as the config says, though h200-sxm joins 8."));
   CHECK(p.assumptions.size() ==
         predict_first(config_of(R"(, "cluster": {"gpus_per_node": 8})")).assumptions.size() + 1);
+}
+
+namespace {
+
+/// One prompt of `tokens` a rank; nothing where it is more than can be simulated.
+std::optional<Prediction> prompt_of(std::int64_t tokens) {
+  const std::string t = std::to_string(tokens);
+  const Config config = config_from_json(JsonRef(json_document(
+      R"({"model": "deepseek-v3", "parallel": {"data": 16},
+          "workload": {"ranks": [{"requests": [{"query": )" +
+          t + ", \"seq\": " + t + R"(}], "repeat": 16}]}})",
+      "test.json")));
+  try {
+    return predict_first(config);
+  } catch (const InputError& error) {
+    CHECK(error.pointer() == "/workload");
+    CHECK(error.message().starts_with("is more than can be simulated: "));
+    CHECK(error.message().ends_with(", an op may take at most 1099 s"));
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("predict: twice the work never takes less, and what the engine's integers cannot hold is refused") {
+  std::int64_t step = 0, baseline = 0;
+  bool refused = false;
+  for (std::int64_t tokens = 1024; tokens < std::int64_t{1} << 30; tokens *= 2) {
+    CAPTURE(tokens);
+    const auto p = prompt_of(tokens);
+    refused = refused || !p;
+    CHECK(refused == !p);
+    if (!p) continue;
+    CHECK(p->result.step_ns >= step);
+    CHECK(p->baseline_result.step_ns >= baseline);
+    CHECK(p->result.bound.bound_ns <= p->result.period.period_ns);
+    step = p->result.step_ns;
+    baseline = p->baseline_result.step_ns;
+  }
+  CHECK(refused);
+}
+
+TEST_CASE("predict: stated costs that add up to more than the engine's integers hold are refused") {
+  const auto config = [](const std::string& layers) {
+    return config_from_json(
+        JsonRef(json_document(R"({"model": {"layers": )" + layers + R"(, "dense_layers": 0}, "parallel": {"data": 2},
+            "workload": {"phase": "decode", "tokens_per_rank": 64, "context_tokens": 64},
+            "costs": {"source": "fixed", "A0_us": 1e9}})",
+                              "test.json")));
+  };
+  // 1000 s a launch: 2 ubatches of 2 layers, and the bound of 2^56 ns is 72057594 s.
+  CHECK(predict_first(config("2")).result.step_ns == 4'000'000'000'000);
+  CHECK_THROWS_WITH_AS(predict_first(config("65536")),
+                       "test.json: /costs: is more than can be simulated: with ops of up to 1000 s the step may take "
+                       "longer than 72057594 s, the most there is",
+                       InputError);
 }
