@@ -16,7 +16,7 @@ Plan plan_of(const std::string& path) {
   const auto document = load_json(path, {.comments = true});
   if (looks_like_plan(document->root)) return plan_from_json(JsonRef(document));
   const Config config = config_from_json(JsonRef(document));
-  const Decision decision = decide(config.workload.steps.front(), decide_settings(config));
+  const Decision decision = decide(only_step(config, "plan"), decide_settings(config));
   return make_costed_plan(config, decision, false).plan;
 }
 

@@ -164,7 +164,7 @@ ValidationCase make_case(Config config, const std::string& profile_path, const C
   out.emulated = options.gpus < config.cluster.gpus();
   out.config = config;
   note_emulation(out);
-  const StepBatch& step = config.workload.steps.front();
+  const StepBatch& step = only_step(config, "validate");
   const DecideSettings settings = decide_settings(config);
   out.decision = decide(step, settings);
   const Decision off = decide(step, without_dbo(settings));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/base/fixed_costs.h"
@@ -24,7 +25,6 @@ struct ClusterConfig {
   FabricSpec fabric;
   int nodes = 1;
   int gpus_per_node = 1;
-
   bool layout_assumed = false;  ///< neither nodes nor gpus_per_node was given
 
   /// GPUs that share scale-up links: the fabric's, or else the GPU's.
@@ -123,6 +123,9 @@ Config config_from_json(const JsonRef& ref);
 /// The config with every default written out; reading it gives the same config. Presets that were not changed stay
 /// names; ranks and requests that repeat are counted; paths stay as written.
 Json config_to_json(const Config& config);
+
+/// The step of a workload that is one; `what` works on one step. Throws InputError for a sequence of several.
+const StepBatch& only_step(const Config& config, std::string_view what);
 
 /// What deciding and splitting need of it.
 DecideSettings decide_settings(const Config& config);

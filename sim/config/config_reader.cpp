@@ -255,6 +255,15 @@ Config config_from_json(const JsonRef& ref) {
   return config;
 }
 
+const StepBatch& only_step(const Config& config, std::string_view what) {
+  const std::size_t steps = config.workload.steps.size();
+  if (steps != 1)
+    throw InputError(config.file, "/workload",
+                     "is a sequence of " + text(static_cast<std::int64_t>(steps)) + " steps, " + std::string(what) +
+                         " works on one: give that step's \"ranks\" as the workload");
+  return config.workload.steps.front();
+}
+
 DecideSettings decide_settings(const Config& config) {
   const OverlapConfig& overlap = config.overlap;
   DecideSettings settings;

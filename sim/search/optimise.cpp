@@ -19,7 +19,7 @@ constexpr std::size_t kAlike = 16;  ///< orders with the same ideal cycle that t
 class Optimiser {
  public:
   Optimiser(const Config& config, const OptimiseOptions& options)
-      : config_(config), options_(options), decision_(decide(config.workload.steps.front(), decide_settings(config))) {
+      : config_(config), options_(options), decision_(decide(only_step(config, "optimise"), decide_settings(config))) {
     if (!decision_.split)
       throw InputError(config.file, "",
                        "the step is not split (" + decision_.reason_text + "), so there is no order to choose");

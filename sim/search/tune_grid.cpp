@@ -19,7 +19,7 @@ void add_once(auto& list, const auto& value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
 
-/// Tokens of one rank of the config's first step.
+/// Tokens of one rank of the config's step.
 std::int64_t own_tokens(const Config& config) {
   if (config.workload.uniform) {
     const UniformWorkload& w = *config.workload.uniform;
@@ -55,6 +55,7 @@ class GridMaker {
 
  private:
   void check() const {
+    only_step(config_, "tune");
     const TuneLists& l = grid_.lists;
     const bool one_batch = !config_.workload.uniform;
     const bool fixed = config_.costs.source == CostSource::Fixed;

@@ -33,6 +33,18 @@ def expect(what, got, want):
         sys.exit(f"{what}: {got!r}, not {want!r}")
 
 
+def check_one_step_commands(dbo, listed, filed, single):
+    """Commands that work on one step refuse a sequence instead of taking its first step; a sequence of one is fine."""
+    for command, args in (("plan", []), ("optimise", []), ("tune", ["--transport", "ll", "--ubatches", "2"])):
+        for path in (listed, filed):
+            got = run(dbo, command, path, *args)
+            expect(f"{command} of a sequence", (got.returncode, got.stdout), (2, ""))
+            words = f"/workload: is a sequence of {len(STEPS)} steps, {command} works on one"
+            expect(f"{command} says so", words in got.stderr, True)
+        one = run(dbo, command, single, *args)
+        expect(f"{command} of a sequence of one: {one.stderr}", one.returncode, 0)
+
+
 def main():
     dbo = sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
@@ -41,6 +53,11 @@ def main():
         with open(os.path.join(folder, "steps.jsonl"), "w") as file:
             file.writelines(json.dumps(step) + "\n" for step in STEPS)
         json.dump(CONFIG | {"workload": {"steps_file": "steps.jsonl"}}, open(filed, "w"))
+
+        single = os.path.join(folder, "single.json")
+        json.dump(CONFIG | {"model": {"layers": 4, "dense_layers": 0}, "workload": {"steps": STEPS[:1]}},
+                  open(single, "w"))
+        check_one_step_commands(dbo, listed, filed, single)
 
         decided = run(dbo, "decide", listed, "--json")
         report = json.loads(decided.stdout)
