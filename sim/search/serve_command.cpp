@@ -219,7 +219,8 @@ std::vector<std::string> ServeCommand::unread(const std::vector<std::string>& sa
   };
   std::vector<std::string> out;
   for (const auto& [name, value] : environment_)
-    if (std::none_of(said.begin(), said.end(), [&](const auto& t) { return t.find(name) != std::string::npos; }))
+    if (std::none_of(said.begin(), said.end(),
+                     [&named = name](const auto& t) { return t.find(named) != std::string::npos; }))
       out.push_back(name);  // without its value, which may be a secret
   for (const ServeOption& option : options_) {
     const std::string whole = option.name.substr(0, option.name.find('.'));
