@@ -85,7 +85,8 @@ __device__ std::uint64_t wait_ranks(const StandInArgs& a, std::uint32_t step) {
       __nanosleep(20);
       word = load_acquire(word_of(a, a.mailbox, source));
     }
-    const auto offset = static_cast<std::uint64_t>(a.clock_offset_ns[source]);
+    const auto offset =
+        a.clock_offset_ns == nullptr ? std::uint64_t{0} : static_cast<std::uint64_t>(a.clock_offset_ns[source]);
     const std::uint64_t here = time_in(word, global_time() + offset) - offset;
     if (last == 0 || static_cast<std::int64_t>(here - last) > 0) last = here;
   }
@@ -249,7 +250,7 @@ __global__ void clock_echo_kernel(const ClockEchoArgs a) {
   const std::uint64_t give_up = global_time() + a.deadline_ns;
   std::int64_t best_offset = 0, best_trip = -1;
   for (int round = 1; round <= a.rounds; ++round) {
-    const auto number = static_cast<std::uint64_t>(round);
+    const auto number = a.rounds_before + static_cast<std::uint64_t>(round);
     if (a.asks) {
       const std::uint64_t asked = global_time();
       store_release(&a.peer_box[0], number);

@@ -60,9 +60,9 @@ struct StandInArgs {
   bool whole_sm = true;  ///< no other launch with `whole_sm` shares an SM with this one
 
   // Send, Receive, Collective.
-  std::byte* mailbox = nullptr;                      ///< this rank's
-  std::byte* peers[kStandInRanks] = {};              ///< every rank's, as this GPU addresses it; own included
-  std::int64_t clock_offset_ns[kStandInRanks] = {};  ///< that rank's %globaltimer minus ours
+  std::byte* mailbox = nullptr;                   ///< this rank's
+  std::byte* peers[kStandInRanks] = {};           ///< every rank's, as this GPU addresses it; own included
+  const std::int64_t* clock_offset_ns = nullptr;  ///< device [ranks]: that rank's %globaltimer minus ours; null: 0
   int ranks = 1, rank = 0;
   int calls = 0, call = 0;
   std::uint64_t wire_ns = 0;
@@ -105,12 +105,13 @@ struct TimerProbe {
 [[nodiscard]] cudaError_t launch_nothing(cudaStream_t stream);
 
 /// Questions and answers between two GPUs for the difference of their %globaltimer; `box` and `peer_box` are 64 bytes
-/// of each GPU's own memory, zero before. Launch it on both at the same time, one as `asks`.
+/// of each GPU's own memory, zero before the first launch. Launch it on both at the same time, one as `asks`.
 struct ClockEchoArgs {
   std::uint64_t* box = nullptr;
   std::uint64_t* peer_box = nullptr;
   bool asks = false;
   int rounds = 100;
+  std::uint64_t rounds_before = 0;  ///< of all launches with these boxes
   std::uint64_t deadline_ns = 2'000'000'000;
   /// The asking side, device [2]: peer's clock minus ours, and how wrong that can be (half the quickest round trip);
   /// the second is negative when the peer did not answer.

@@ -164,21 +164,26 @@ void MoeTable::connect(const RankSetup& setup, NcclComm* comm) {
   exchange_ = SymmetricBuffer(setup.group, comm, setup.gpu, layout_.total_bytes);
   // Played peers: GPUs stand for each other's in pairs, an odd last one for its own.
   const int self = setup.group.rank(), next = (self ^ 1) < ranks_here_ ? self ^ 1 : self;
-  std::vector<std::int64_t> offsets;
   for (int rank = 0; rank < plan_.world.ranks; ++rank) {
     const int player = ranks_here_ == plan_.world.ranks ? rank : rank == plan_rank_ ? self : next;
     host_peers_.push_back(player == self ? exchange_.base() : exchange_.peers()[static_cast<std::size_t>(player)]);
-    offsets.push_back(setup.clocks[static_cast<std::size_t>(player)].offset_ns);
+    players_.push_back(player);
   }
   const std::size_t ranks = host_peers_.size();
   peers_ = DeviceBuffer(ranks * sizeof(std::byte*));
   clocks_ = DeviceBuffer(ranks * sizeof(std::int64_t));
   DBO_CUDA_CHECK(cudaMemcpy(peers_.get(), host_peers_.data(), ranks * sizeof(std::byte*), cudaMemcpyHostToDevice));
-  DBO_CUDA_CHECK(cudaMemcpy(clocks_.get(), offsets.data(), ranks * sizeof(std::int64_t), cudaMemcpyHostToDevice));
   how_ = exchange_.how() + ", activations " + std::to_string(memory_->arena().bytes() >> 10) + " KiB (" +
          std::to_string(memory_->arena().plain_bytes() >> 10) + " without reuse), " + std::to_string(ranks_here_) +
          " of " + std::to_string(plan_.world.ranks) + " ranks" +
          (ranks_here_ < plan_.world.ranks ? ", peers played by the next" : "");
+}
+
+void MoeTable::set_clocks(const std::vector<ClockOffset>& clocks, cudaStream_t stream) {
+  std::vector<std::int64_t> offsets;
+  for (const int player : players_) offsets.push_back(clocks[static_cast<std::size_t>(player)].offset_ns);
+  DBO_CUDA_CHECK(cudaMemcpyAsync(clocks_.get(), offsets.data(), offsets.size() * sizeof(std::int64_t),
+                                 cudaMemcpyHostToDevice, stream));
 }
 
 int MoeTable::exact_sms(SmPool pool) const {

@@ -44,6 +44,7 @@ class MoeTable final : public OpSource {
   const LaunchTable& table() const override { return table_; }
   std::vector<OpTime> times() const override { return {}; }
   std::int64_t step_begin_ns() const override;
+  void set_clocks(const std::vector<ClockOffset>& clocks, cudaStream_t stream) override;
   void check_arrivals() const override {}  // the kernels trap instead
   void watch_entries(bool on) override { watch_entries_ = on; }
   /// Of dispatch kernels that are one comm op, and of packs.
@@ -95,6 +96,7 @@ class MoeTable final : public OpSource {
   std::size_t entry_blocks_ = 0;
   bool watch_entries_ = false;
   std::vector<std::byte*> host_peers_;
+  std::vector<int> players_;             ///< by rank of the plan: who plays it here
   kernels::StreamMemoryOps memory_ops_;  ///< copy-engine: empty where the driver has none
   Stream copies_;                        ///< copy-engine, low latency: the copies that are on the wire
   std::vector<Event> packed_, copied_;   ///< by plan_op of a send: its pack is done, its copies are

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/cuda/launch_table.h"
+#include "runtime/cuda/peer_memory.h"
 #include "runtime/measured_trace.h"
 
 namespace dbo::runtime {
@@ -24,6 +25,9 @@ class OpSource {
   virtual void watch_entries(bool /*on*/) {}
   /// By plan_op, what they noted in the last step, on the GPU's clock; 0 or absent: unknown. The step must be over.
   virtual std::vector<std::int64_t> entries() const { return {}; }
+  /// What the other ranks' clocks are ahead of ours, for the launches enqueued on `stream` from here on, graphs that
+  /// were made before included.
+  virtual void set_clocks(const std::vector<ClockOffset>& clocks, cudaStream_t stream) = 0;
   /// The GPU's clock when the last step's first launch ran.
   virtual std::int64_t step_begin_ns() const = 0;
   /// NcclError naming the first op of the last step that gave up waiting for a rank; nothing when all came.

@@ -118,40 +118,48 @@ PeerMemory::~PeerMemory() {
   for (void* mapped : opened_) (void)cudaIpcCloseMemHandle(mapped);
 }
 
-std::vector<ClockOffset> align_clocks(HostGroup& group, const Placement& placement) {
-  const int self = group.rank();
-  std::vector<ClockOffset> offsets(static_cast<std::size_t>(group.size()));
-  if (group.size() == 1) return offsets;
-  // One box a pair, so that nothing has to be cleared between pairs.
-  constexpr std::size_t kBoxBytes = 64;
-  const DeviceBuffer boxes(kBoxBytes * static_cast<std::size_t>(group.size()));
-  const DeviceBuffer result(2 * sizeof(std::int64_t));
-  const PeerMemory peers(group, placement, boxes.get());
-  const Stream stream = Stream::create(true);
+namespace {
+
+constexpr std::size_t kBoxBytes = 64;
+
+}  // namespace
+
+ClockAligner::ClockAligner(HostGroup& group, const Placement& placement)
+    : group_(group),
+      boxes_(kBoxBytes * static_cast<std::size_t>(group.size())),
+      result_(2 * sizeof(std::int64_t)),
+      peers_(group, placement, boxes_.get()),
+      stream_(Stream::create(true)) {}
+
+std::vector<ClockOffset> ClockAligner::measure() {
+  const int self = group_.rank();
+  std::vector<ClockOffset> offsets(static_cast<std::size_t>(group_.size()));
   const auto box = [&](std::byte* base, int other) {
     return reinterpret_cast<std::uint64_t*>(base + kBoxBytes * static_cast<std::size_t>(other));
   };
-  for (int asker = 0; asker < group.size(); ++asker) {
-    for (int other = asker + 1; other < group.size(); ++other) {
-      group.barrier();
+  const kernels::ClockEchoArgs defaults;
+  for (int asker = 0; asker < group_.size(); ++asker) {
+    for (int other = asker + 1; other < group_.size(); ++other) {
+      group_.barrier();
       std::string answer = "-";
       if (self == asker || self == other) {
         const int peer = self == asker ? other : asker;
         kernels::ClockEchoArgs args;
-        args.box = box(boxes.get(), peer);
-        args.peer_box = box(peers.pointers()[static_cast<std::size_t>(peer)], self);
+        args.box = box(boxes_.get(), peer);
+        args.peer_box = box(peers_.pointers()[static_cast<std::size_t>(peer)], self);
         args.asks = self == asker;
-        args.result = result.as<std::int64_t>();
-        DBO_CUDA_CHECK(kernels::launch_clock_echo(args, stream.get()));
+        args.rounds_before = rounds_;
+        args.result = result_.as<std::int64_t>();
+        DBO_CUDA_CHECK(kernels::launch_clock_echo(args, stream_.get()));
         // Ends by its own deadline.
-        DBO_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+        DBO_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
         if (args.asks) {
           std::int64_t values[2] = {};
-          DBO_CUDA_CHECK(cudaMemcpy(values, result.get(), sizeof values, cudaMemcpyDeviceToHost));
+          DBO_CUDA_CHECK(cudaMemcpy(values, result_.get(), sizeof values, cudaMemcpyDeviceToHost));
           answer = std::to_string(values[0]) + " " + std::to_string(values[1]);
         }
       }
-      const std::string told = group.gather(answer)[static_cast<std::size_t>(asker)];
+      const std::string told = group_.gather(answer)[static_cast<std::size_t>(asker)];
       std::istringstream in(told);
       std::int64_t offset = 0, residual = 0;
       in >> offset >> residual;
@@ -163,7 +171,8 @@ std::vector<ClockOffset> align_clocks(HostGroup& group, const Placement& placeme
       if (self == other) offsets[static_cast<std::size_t>(asker)] = {-offset, residual};
     }
   }
-  group.barrier();
+  rounds_ += static_cast<std::uint64_t>(defaults.rounds);
+  group_.barrier();
   return offsets;
 }
 

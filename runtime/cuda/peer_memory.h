@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
+#include "runtime/cuda/handles.h"
 #include "runtime/host_group.h"
 
 namespace dbo::runtime {
@@ -54,8 +56,23 @@ struct ClockOffset {
   std::int64_t residual_ns = 0;  ///< how wrong that may be
 };
 
-/// Collective: measures every pair of ranks by questions and answers between their GPUs. By rank; own entry zero.
-/// Throws NcclError naming the pair when a GPU does not answer.
-std::vector<ClockOffset> align_clocks(HostGroup& group, const Placement& placement);
+/// Measures GPUs' clocks against each other. They drift apart, so whoever compares times of two GPUs measures
+/// shortly before.
+class ClockAligner {
+ public:
+  /// Collective. `group` must outlive it.
+  ClockAligner(HostGroup& group, const Placement& placement);
+
+  /// Collective, while the GPUs have nothing else to do: every pair of ranks by questions and answers between their
+  /// GPUs. By rank; own entry zero. Throws NcclError naming the pair when a GPU does not answer.
+  std::vector<ClockOffset> measure();
+
+ private:
+  HostGroup& group_;
+  DeviceBuffer boxes_, result_;  // a box a pair, so that nothing has to be cleared between pairs
+  PeerMemory peers_;
+  Stream stream_;
+  std::uint64_t rounds_ = 0;  ///< asked so far
+};
 
 }  // namespace dbo::runtime

@@ -20,8 +20,8 @@ Ns since(std::chrono::steady_clock::time_point begin) {
 
 SourceMaker stand_in_source(std::vector<StandInWork> work) {
   return [work = std::move(work)](const RankSetup& setup) {
-    return std::make_unique<StandInTable>(setup.group, setup.placement, setup.plan, setup.linear, work, setup.clocks,
-                                          setup.progress, setup.timer, StandInOptions{setup.deadline});
+    return std::make_unique<StandInTable>(setup.group, setup.placement, setup.plan, setup.linear, work, setup.progress,
+                                          setup.timer, StandInOptions{setup.deadline});
   };
 }
 
@@ -39,14 +39,15 @@ RankReplay::RankReplay(HostGroup& group, const Plan& plan, int plan_rank, const 
                           {"CUDA runtime version", version_text(v.runtime)},
                           {"NCCL version", nccl_version_text(v.nccl)}});
   placement_ = exchange_placement(group, options.gpu);
-  clocks_ = align_clocks(group, placement_);
+  clocks_.resize(static_cast<std::size_t>(group.size()));
+  if (group.size() > 1) aligner_ = std::make_unique<ClockAligner>(group, placement_);
   if (plan.sm.control == SmControl::GreenContext && plan.sm.comm > 0) {
     partition_ = SmPartition::create(options.gpu, plan.sm.comm);
   }
   lanes_ = std::make_unique<LaneStreams>(plan, partition_.comm_sms() > 0 ? &partition_ : nullptr);
   progress_ = HostWords(plan.lanes.size());
   timer_ = probe_timer();
-  source_ = make_source(RankSetup{group, placement_, clocks_, plan, plan_rank, linear_, progress_, timer_, options.gpu,
+  source_ = make_source(RankSetup{group, placement_, plan, plan_rank, linear_, progress_, timer_, options.gpu,
                                   partition_.comm_sms(), partition_.compute_sms(), options.deadline});
   table_ = source_->table();
   if (options.edit) options.edit(table_);
@@ -89,7 +90,21 @@ RankReplay::~RankReplay() {
   watch_.reset();
 }
 
+void RankReplay::align_clocks() {
+  // GPUs' clocks drift apart. Aligned once, wires that are given by stamps, and traces of several ranks, were off by
+  // more than 100 us after some seconds.
+  constexpr std::chrono::milliseconds kStale{50};
+  if (!aligner_) return;
+  const bool stale = std::chrono::steady_clock::now() - aligned_ > kStale;
+  if (group_.gather(stale ? "1" : "0").front() != "1") return;
+  const HangGuard::Section section(guard_);
+  clocks_ = aligner_->measure();
+  source_->set_clocks(clocks_, device_->compute());
+  aligned_ = std::chrono::steady_clock::now();
+}
+
 void RankReplay::run_eager() {
+  align_clocks();
   group_.barrier();
   const HangGuard::Section section(guard_);  // a launch may block, too
   DBO_CUDA_CHECK(cudaEventRecord(step_begin_.get(), device_->compute()));
@@ -115,6 +130,7 @@ bool RankReplay::run_graph(const GraphKey& key) {
     run_eager();
     return false;
   }
+  align_clocks();
   group_.barrier();
   const HangGuard::Section section(guard_);
   DBO_CUDA_CHECK(cudaEventRecord(step_begin_.get(), device_->compute()));

@@ -2,6 +2,7 @@
 // and by graph, and what was measured.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -47,7 +48,6 @@ struct ReplayOptions {
 struct RankSetup {
   HostGroup& group;
   const Placement& placement;
-  const std::vector<ClockOffset>& clocks;
   const Plan& plan;
   int plan_rank;
   const Linear& linear;
@@ -109,6 +109,7 @@ class RankReplay {
   const Linear& linear() const { return linear_; }
   cudaStream_t lane(LaneId lane) const { return lanes_->get(lane); }
   const kernels::TimerProbe& timer() const { return timer_; }
+  /// As of the last step.
   const std::vector<ClockOffset>& clocks() const { return clocks_; }
   int comm_sms() const { return partition_.comm_sms(); }  ///< granted by a green context; 0: none was made
   int compute_sms() const { return partition_.compute_sms(); }
@@ -116,6 +117,7 @@ class RankReplay {
 
  private:
   void measure_launch();
+  void align_clocks();
   RankTimes with_clock(std::vector<OpTime> ops) const;
   int lane_sms(LaneId lane) const;
   std::vector<OpTime> on_gpu_clock(std::vector<OpTime> times) const;
@@ -127,7 +129,9 @@ class RankReplay {
   Linear linear_, given_;
   int gpu_sms_ = 0;
   Placement placement_;
+  std::unique_ptr<ClockAligner> aligner_;  ///< null: one rank
   std::vector<ClockOffset> clocks_;
+  std::chrono::steady_clock::time_point aligned_;
   SmPartition partition_;
   std::unique_ptr<LaneStreams> lanes_;
   HostWords progress_;

@@ -49,8 +49,8 @@ kernels::TimerProbe probe_timer() {
 }
 
 StandInTable::StandInTable(HostGroup& group, const Placement& placement, const Plan& plan, const Linear& linear,
-                           const std::vector<StandInWork>& work, const std::vector<ClockOffset>& clocks,
-                           const HostWords& progress, const kernels::TimerProbe& timer, StandInOptions options)
+                           const std::vector<StandInWork>& work, const HostWords& progress,
+                           const kernels::TimerProbe& timer, StandInOptions options)
     : plan_(plan),
       linear_(linear),
       options_(options),
@@ -62,6 +62,7 @@ StandInTable::StandInTable(HostGroup& group, const Placement& placement, const P
       stamps_(std::max<std::size_t>(linear.ops.size(), 1) * sizeof(kernels::OpStamp)),
       source_(most_bytes(work)),
       target_(std::max<std::size_t>(most_bytes(work), 16)),
+      clocks_(static_cast<std::size_t>(ranks_) * sizeof(std::int64_t)),
       mailboxes_(group, placement, mailbox_.get()),
       targets_(group, placement, target_.get()),
       notify_(static_cast<std::size_t>(std::max(calls_, 1))),
@@ -72,7 +73,6 @@ StandInTable::StandInTable(HostGroup& group, const Placement& placement, const P
                      std::to_string(ranks_));
   }
   DBO_CUDA_CHECK(kernels::prepare_stand_in());
-  for (const ClockOffset& clock : clocks) clock_offset_.push_back(clock.offset_ns);
   for (const auto& queue : linear.queues) {
     std::uint32_t count = 0;
     for (const QueueItem& item : queue) {
@@ -103,12 +103,12 @@ kernels::StandInArgs StandInTable::args_of(std::uint32_t plan_op, const StandInW
   args.whole_sm = work.whole_sm;
   args.mailbox = mailbox_.get();
   args.ranks = ranks_;
+  args.clock_offset_ns = clocks_.as<std::int64_t>();
   args.rank = rank_;
   args.calls = std::max(calls_, 1);
   args.call = op.call == kNone ? 0 : static_cast<int>(op.call);
   for (int peer = 0; peer < ranks_; ++peer) {
     args.peers[peer] = mailboxes_.pointers()[static_cast<std::size_t>(peer)];
-    args.clock_offset_ns[peer] = clock_offset_[static_cast<std::size_t>(peer)];
   }
   args.wire_ns = static_cast<std::uint64_t>(work.wire.count());
   args.deadline_ns = static_cast<std::uint64_t>(options_.deadline.count());
@@ -133,6 +133,13 @@ std::vector<kernels::OpStamp> StandInTable::read_stamps() const {
   DBO_CUDA_CHECK(
       cudaMemcpy(stamps.data(), stamps_.get(), stamps.size() * sizeof(kernels::OpStamp), cudaMemcpyDeviceToHost));
   return stamps;
+}
+
+void StandInTable::set_clocks(const std::vector<ClockOffset>& clocks, cudaStream_t stream) {
+  std::vector<std::int64_t> offsets;
+  for (const ClockOffset& clock : clocks) offsets.push_back(clock.offset_ns);
+  DBO_CUDA_CHECK(cudaMemcpyAsync(clocks_.get(), offsets.data(), offsets.size() * sizeof(std::int64_t),
+                                 cudaMemcpyHostToDevice, stream));
 }
 
 std::int64_t StandInTable::step_begin_ns() const {

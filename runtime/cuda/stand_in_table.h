@@ -37,12 +37,13 @@ class StandInTable final : public OpSource {
  public:
   /// Collective. `work` by plan_op; `progress` a word per lane. The arguments must outlive the table.
   StandInTable(HostGroup& group, const Placement& placement, const Plan& plan, const Linear& linear,
-               const std::vector<StandInWork>& work, const std::vector<ClockOffset>& clocks, const HostWords& progress,
-               const kernels::TimerProbe& timer, StandInOptions options = {});
+               const std::vector<StandInWork>& work, const HostWords& progress, const kernels::TimerProbe& timer,
+               StandInOptions options = {});
 
   const LaunchTable& table() const override { return table_; }
   std::vector<OpTime> times() const override;
   std::int64_t step_begin_ns() const override;
+  void set_clocks(const std::vector<ClockOffset>& clocks, cudaStream_t stream) override;
   void check_arrivals() const override;
 
   /// By plan_op: bit s is set when a block ran on SM s.
@@ -57,10 +58,9 @@ class StandInTable final : public OpSource {
   StandInOptions options_;
   int rank_, ranks_, calls_ = 0;
   kernels::TimerProbe timer_{};
-  DeviceBuffer mailbox_, stamps_, source_, target_;
+  DeviceBuffer mailbox_, stamps_, source_, target_, clocks_;
   PeerMemory mailboxes_, targets_;
   HostWords notify_;
-  std::vector<std::int64_t> clock_offset_;
   std::vector<std::uint32_t> ordinal_;
   LaunchTable table_;
 };

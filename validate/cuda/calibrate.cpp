@@ -123,7 +123,6 @@ class RankCalibration {
     const int gpu = group.rank();
     runtime::start_gpu(gpu);
     placement_ = runtime::exchange_placement(group, gpu);
-    clocks_ = runtime::align_clocks(group, placement_);
     timer_ = runtime::probe_timer();
     const auto uses_nccl = [](const CalibrationSetting& s) { return s.transport == Transport::Nccl; };
     const auto& settings = session.points.settings;
@@ -161,13 +160,8 @@ class RankCalibration {
     const auto begin = Clock::now();
     const runtime::ErrorScope scope("calibrating " + setting_name(setting));
     const bool windows = session_.options.windows || setting.transport == Transport::Nccl;
-    const RankBench bench{group_,
-                          placement_,
-                          clocks_,
-                          timer_,
-                          windows && comm_ ? &comm_ : nullptr,
-                          group_.rank(),
-                          session_.state.host.node_gap};
+    const RankBench bench{
+        group_, placement_, timer_, windows && comm_ ? &comm_ : nullptr, group_.rank(), session_.state.host.node_gap};
     RepeatRule rule;
     if (session_.options.quick) rule = {.least = 3, .most = 7, .spread = 0.02, .most_ms = 60};
     SettingFigures figures = measure_setting(bench, session_.points, setting, rule);
@@ -185,7 +179,6 @@ class RankCalibration {
   Session& session_;
   runtime::HostGroup& group_;
   runtime::Placement placement_;
-  std::vector<runtime::ClockOffset> clocks_;
   kernels::TimerProbe timer_{};
   runtime::NcclComm comm_;
   std::unique_ptr<AnchorTimer> anchors_;

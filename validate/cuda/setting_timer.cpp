@@ -57,8 +57,8 @@ class SettingTimer {
         progress_(plan_.lanes.size()),
         hold_(bench.timer),
         gap_us_(static_cast<double>(bench.node_gap.count()) / 1000) {
-    const runtime::RankSetup setup{bench.group, bench.placement, bench.clocks, plan_, rank_, linear_,
-                                   progress_,   bench.timer,     bench.gpu,    0,     0,     Ns{5'000'000'000}};
+    const runtime::RankSetup setup{bench.group, bench.placement, plan_, rank_, linear_,          progress_,
+                                   bench.timer, bench.gpu,       0,     0,     Ns{5'000'000'000}};
     runtime::MoeOptions options;
     options.memory.least_sets = plan_.shape.layers - plan_.shape.dense_layers;
     table_ = std::make_unique<runtime::MoeTable>(setup, bench.comm, options);

@@ -15,7 +15,6 @@ namespace dbo::validate {
 struct RankBench {
   runtime::HostGroup& group;
   const runtime::Placement& placement;
-  const std::vector<runtime::ClockOffset>& clocks;
   const kernels::TimerProbe& timer;
   runtime::NcclComm* comm = nullptr;  ///< null: peers are mapped
   int gpu = 0;

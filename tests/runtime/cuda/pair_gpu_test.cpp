@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/nccl_comm.h"
@@ -56,7 +58,8 @@ TEST_CASE("pair: memory of one GPU is written by the other, and clocks are align
     const DeviceBuffer buffer(256);
     const PeerMemory peers(group, placement, buffer.get());
     check_peer_writes(group, peers.pointers(), buffer.get());
-    const auto first = align_clocks(group, placement), second = align_clocks(group, placement);
+    ClockAligner aligner(group, placement);
+    const auto first = aligner.measure(), second = aligner.measure();
     const auto other = static_cast<std::size_t>(1 - group.rank());
     offsets[group.rank()] = first[other].offset_ns;
     if (group.rank() == 0)
@@ -96,6 +99,24 @@ TEST_CASE("pair: every schedule, eager and by graph, keeps the plan's order acro
       }
     });
   }
+}
+
+TEST_CASE("pair: a replay knows the other clock as it is at its last step, however long ago it was made") {
+  if (!has_two()) return;
+  const Plan plan = make_plan("vllm-ht", fakes::small_spec(2, 2, Transport::LsaHt));
+  test::on_gpus(2, [&](HostGroup& group) {
+    const Linear linear = linearise(plan, 0);
+    const auto work = test::drawn_work(plan, linear, 7, Ns{20'000}, Ns{60'000});
+    RankReplay replay(group, plan, group.rank(), stand_in_source(work), test::guard(), test::on_gpu(group.rank()));
+    ClockAligner aligner(group, exchange_placement(group, group.rank()));
+    const auto other = static_cast<std::size_t>(1 - group.rank());
+    const std::int64_t first = replay.clocks()[other].offset_ns;
+    std::this_thread::sleep_for(std::chrono::seconds(4));
+    replay.run_eager();
+    const ClockOffset known = replay.clocks()[other], now = aligner.measure()[other];
+    if (group.rank() == 0) MESSAGE("clocks drifted by " << now.offset_ns - first << " ns in 4 s");
+    CHECK(std::abs(known.offset_ns - now.offset_ns) <= known.residual_ns + now.residual_ns + 1'000);
+  });
 }
 
 TEST_CASE("pair: a rank that fails ends the other's step with its own error") {
