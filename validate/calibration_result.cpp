@@ -15,6 +15,7 @@ namespace {
 constexpr std::string_view kGemmAnchor = "anchor: 4096^3 bf16 product";
 constexpr std::string_view kCopyAnchor = "anchor: copy of 512 MiB";
 constexpr std::string_view kHostPrefix = "host launch of ";
+constexpr std::string_view kKernelsPrefix = "kernels of ";
 
 /// What tells two points apart.
 auto key_of(const ProfilePoint& p) {
@@ -29,12 +30,12 @@ double median_of(std::vector<double> values) {
   return *middle;
 }
 
-ProfileFit constant_fit(std::string_view what, const std::vector<double>& values) {
+ProfileFit constant_fit(std::string_view what, const std::vector<double>& values, std::string_view unit = "us") {
   ProfileFit fit;
   fit.what = what;
-  fit.formula = "us";
+  fit.formula = unit;
   const double median = median_of(values);
-  fit.parameters = {{"us", median}};
+  fit.parameters = {{std::string(unit), median}};
   double squares = 0;
   for (const double v : values) squares += median > 0 ? (v / median - 1) * (v / median - 1) : 0;
   fit.residual = values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
@@ -119,12 +120,14 @@ Json state_to_json(const CalibrationState& state) {
     one.set("memory_clock_mhz", s.clocks.memory_clock_mhz);
     one.set("power_w", s.clocks.power_w);
     one.set("throttle_reasons", s.clocks.throttle_reasons);
+    if (s.eager_gap_us > 0) one.set("eager_gap_us", s.eager_gap_us);
     Json& host = one.set("host", Json::array());
     for (const HostLaunch& launch : s.host) {
       Json item = Json::object();
       item.set("op", launch.op);
       item.set("us", launch.us);
       item.set("count", launch.count);
+      item.set("kernels", launch.kernels);
       host.push(std::move(item));
     }
     Json& points = one.set("points", Json::array());
@@ -153,10 +156,12 @@ MeasuredSetting read_setting(const JsonRef& ref) {
   s.clocks.power_w = reader.require("power_w").number(0, 1e6);
   s.clocks.throttle_reasons =
       static_cast<std::uint64_t>(reader.require("throttle_reasons").integer(INT64_MIN, INT64_MAX));
+  if (const auto gap = reader.find("eager_gap_us")) s.eager_gap_us = gap->number(0, 1e6);
   for (const JsonRef& item : reader.require("host").items()) {
     ObjectReader launch(item, "a host launch");
     s.host.push_back({launch.require("op").string(), launch.require("us").number(0, 1e9),
-                      static_cast<int>(launch.require("count").integer(0, 1 << 30))});
+                      static_cast<int>(launch.require("count").integer(0, 1 << 30)),
+                      static_cast<int>(launch.require("kernels").integer(0, 1 << 20))});
     launch.done();
   }
   for (const JsonRef& point : reader.require("points").items()) s.points.push_back(profile_point_from_json(point));
@@ -210,12 +215,16 @@ Profile make_profile(const CalibrationPoints& points, const CalibrationState& st
   profile.date = std::move(date);
   profile.shape = points.shape;
   profile.host = state.host;
-  std::vector<double> clocks;
-  std::map<std::string, std::vector<double>> host;
+  std::vector<double> clocks, eager_gaps;
+  std::map<std::string, std::vector<double>> host, kernels;
   std::vector<decltype(key_of(ProfilePoint{}))> seen;
   for (const MeasuredSetting& setting : state.settings) {
+    if (setting.eager_gap_us > 0) eager_gaps.push_back(setting.eager_gap_us);
     if (setting.clocks.sm_clock_mhz > 0) clocks.push_back(setting.clocks.sm_clock_mhz);
-    for (const HostLaunch& launch : setting.host) host[launch.op].push_back(launch.us);
+    for (const HostLaunch& launch : setting.host) {
+      host[launch.op].push_back(launch.us);
+      kernels[launch.op].push_back(launch.kernels);
+    }
     for (const ProfilePoint& point : setting.points) {
       const auto key = key_of(point);
       if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
@@ -223,6 +232,8 @@ Profile make_profile(const CalibrationPoints& points, const CalibrationState& st
       profile.points.push_back(point);
     }
   }
+  // Kernels that stand in for ops begin sooner than those of ops do.
+  if (!eager_gaps.empty()) profile.host->eager_node_gap = state.host.node_gap + ns_from_us(median_of(eager_gaps));
   if (!clocks.empty()) profile.machine.sm_clock_mhz = static_cast<int>(median_of(clocks));
   std::vector<double> gemm, copy;
   for (const Anchor& anchor : state.anchors) {
@@ -234,6 +245,8 @@ Profile make_profile(const CalibrationPoints& points, const CalibrationState& st
     profile.fits.push_back(constant_fit(kCopyAnchor, copy));
   }
   for (const auto& [op, us] : host) profile.fits.push_back(constant_fit(std::string(kHostPrefix) + op, us));
+  for (const auto& [op, count] : kernels)
+    profile.fits.push_back(constant_fit(std::string(kKernelsPrefix) + op, count, "kernels"));
   const std::vector<ProfileFit> lines = fit_points(profile.points);
   profile.fits.insert(profile.fits.end(), lines.begin(), lines.end());
   return profile;

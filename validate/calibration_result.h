@@ -35,6 +35,7 @@ struct HostLaunch {
   std::string op;
   double us = 0;
   int count = 0;
+  int kernels = 1;  ///< that it is made of
 
   friend bool operator==(const HostLaunch&, const HostLaunch&) = default;
 };
@@ -44,7 +45,8 @@ struct MeasuredSetting {
   std::vector<ProfilePoint> points;
   std::vector<HostLaunch> host;
   ClockSample clocks;
-  double seconds = 0;  ///< it took
+  double seconds = 0;       ///< it took
+  double eager_gap_us = 0;  ///< by how much kernels lie further apart eagerly than in a graph; 0: not measured
 
   friend bool operator==(const MeasuredSetting&, const MeasuredSetting&) = default;
 };

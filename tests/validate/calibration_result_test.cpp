@@ -47,8 +47,8 @@ CalibrationState state() {
   s.host.launch = Ns{2500};
   s.host.node_gap = Ns{900};
   s.anchors = {{180, 240}, {184, 238}, {182, 239}};
-  s.settings.push_back({0, {send(32, 12)}, {{"A1", 21.5, 8}}, {1980, 3201, 512.5, 4}, 0.4});
-  s.settings.push_back({2, {send(128, 24), send(32, 13)}, {{"A1", 22.5, 8}}, {1755, 3201, 690, 4}, 0.5});
+  s.settings.push_back({0, {send(32, 12)}, {{"A1", 21.5, 8, 7}}, {1980, 3201, 512.5, 4}, 0.4, 0.8});
+  s.settings.push_back({2, {send(128, 24), send(32, 13)}, {{"A1", 22.5, 8, 7}}, {1755, 3201, 690, 4}, 0.5});
   return s;
 }
 
@@ -94,6 +94,9 @@ TEST_CASE("profile: what was measured twice counts once, clocks and anchors are 
   CHECK(profile_anchor(profile) == Anchor{182, 239});
   CHECK(profile_host_launch(profile, "A1") == 22.5);
   CHECK(!profile_host_launch(profile, "A0"));
+  CHECK(profile_kernels(profile, "A1") == 7);
+  // 0.9 us in a graph, 0.8 more of launches; the setting that did not measure it has no say.
+  CHECK(profile.host->eager_node_gap == Ns{1700});
   // It is a profile that others read.
   const Profile read = profile_from_json(JsonRef(wrap_json(profile_to_json(profile), "p")));
   CHECK(read.points == profile.points);

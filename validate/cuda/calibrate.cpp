@@ -168,7 +168,8 @@ class RankCalibration {
     const ClockSample clocks = sample_clocks(session_, group_.rank());
     std::vector<ProfilePoint> slowest = slowest_of(group_, std::move(figures.points));
     if (group_.rank() != 0) return;
-    MeasuredSetting measured{index, std::move(slowest), std::move(figures.host), clocks, seconds_since(begin)};
+    MeasuredSetting measured{index,  std::move(slowest),   std::move(figures.host),
+                             clocks, seconds_since(begin), figures.eager_gap_us};
     session_.state.settings.push_back(std::move(measured));
     write_file(session_.partial(), compact_json(state_to_json(session_.state)));
     show(session_.state.settings.size(), session_.points.settings.size(), seconds_since(session_.begin),

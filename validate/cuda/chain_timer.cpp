@@ -82,7 +82,7 @@ void ChainTimer::run(const Enqueue& work) {
   await(stream(), kReplayDeadline, "a step that fills the buffers");
 }
 
-GraphExec ChainTimer::capture(const std::function<void()>& enqueue) {
+Graph ChainTimer::record(const std::function<void()>& enqueue) {
   DBO_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
   try {
     DBO_CUDA_CHECK(cudaEventRecord(fork_.get(), stream()));
@@ -101,8 +101,51 @@ GraphExec ChainTimer::capture(const std::function<void()>& enqueue) {
   }
   cudaGraph_t graph = nullptr;
   DBO_CUDA_CHECK(cudaStreamEndCapture(stream(), &graph));
-  const Graph owned = Graph::adopt(graph);
-  GraphExec exec = GraphExec::create(owned, stream());
+  return Graph::adopt(graph);
+}
+
+std::optional<double> ChainTimer::eager_extra(const Enqueue& work, const Enqueue& hold, const RepeatRule& rule) {
+  const GraphExec graph = capture([&] {
+    mark(0, stream());
+    work(stream());
+    mark(1, stream());
+  });
+  bool in_time = true;
+  std::vector<double> extra;
+  for (int i = 0; i <= rule.least; ++i) {
+    group_.barrier();
+    DBO_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream()));
+    await(stream(), kReplayDeadline, "a measured graph");
+    hold(stream());
+    DBO_CUDA_CHECK(cudaEventRecord(event(2).get(), stream()));
+    work(stream());
+    in_time = in_time && cudaEventQuery(event(2).get()) == cudaErrorNotReady;
+    DBO_CUDA_CHECK(cudaEventRecord(event(3).get(), stream()));
+    await(stream(), kReplayDeadline, "measured launches");
+    if (i > 0) extra.push_back(between(2, 3) - between(0, 1));  // the first warms up
+  }
+  if (!in_time) return std::nullopt;
+  return timing_of(std::move(extra)).median_us;
+}
+
+int ChainTimer::count_kernels(const Enqueue& work) {
+  const Graph graph = record([&] { work(stream()); });
+  std::size_t count = 0;
+  DBO_CUDA_CHECK(cudaGraphGetNodes(graph.get(), nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  DBO_CUDA_CHECK(cudaGraphGetNodes(graph.get(), nodes.data(), &count));
+  int kernels = 0;
+  for (const cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    DBO_CUDA_CHECK(cudaGraphNodeGetType(node, &type));
+    kernels += type == cudaGraphNodeTypeKernel ? 1 : 0;
+  }
+  return kernels;
+}
+
+GraphExec ChainTimer::capture(const std::function<void()>& enqueue) {
+  const Graph graph = record(enqueue);
+  GraphExec exec = GraphExec::create(graph, stream());
   await(stream(), kReplayDeadline, "uploading a graph");
   return exec;
 }

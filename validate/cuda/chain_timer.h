@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "runtime/cuda/handles.h"
@@ -49,6 +50,13 @@ class ChainTimer {
   /// Enqueues and awaits, without a graph.
   void run(const Enqueue& work);
 
+  /// By how much `work` takes longer, in us, when its kernels are launched one by one instead of by a graph. `hold`
+  /// keeps the GPU while the host launches. Nothing when the host was slower than that.
+  std::optional<double> eager_extra(const Enqueue& work, const Enqueue& hold, const RepeatRule& rule);
+
+  /// Kernels that a launch enqueues.
+  int count_kernels(const Enqueue& work);
+
   /// Median time of one of `links`, `count` of which run behind each other in turn, after `lead` (not timed).
   Timing chain(const std::vector<Enqueue>& links, int count, const Enqueue& lead, const RepeatRule& rule);
 
@@ -66,6 +74,7 @@ class ChainTimer {
                 const RepeatRule& rule);
 
  private:
+  runtime::Graph record(const std::function<void()>& enqueue);
   runtime::GraphExec capture(const std::function<void()>& enqueue);
   /// Replays until the rule is met; `read` takes the times of one replay and returns the one the rule looks at.
   int repeat(const runtime::GraphExec& graph, const RepeatRule& rule, const std::function<double()>& read);

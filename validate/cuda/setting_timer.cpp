@@ -19,6 +19,9 @@ constexpr int kCommPasses = 16;
 // Longer than any wire inside a machine, so that what a receive does afterwards shows alone.
 constexpr double kLeastHoldUs = 40;
 
+// Longer than the host takes for a launch.
+constexpr double kLaunchUs = 20;
+
 /// A kernel that only lets time pass.
 class Hold {
  public:
@@ -75,7 +78,7 @@ class SettingTimer {
     if (comm && plan_.find_op("D")) collectives();
     if (comm && plan_.find_op("D.send")) halves();
     for (const OpKind kind : setting_.beside) beside(kind);
-    return {std::move(points_), std::move(host_)};
+    return {std::move(points_), std::move(host_), eager_gap()};
   }
 
  private:
@@ -115,8 +118,25 @@ class SettingTimer {
     for (std::size_t kind = 0; kind < us.size(); ++kind) {
       if (us[kind].empty()) continue;
       const Timing timing = timing_of(us[kind]);
-      host_.push_back({std::string(op_name(static_cast<OpKind>(kind))), timing.median_us, timing.repeats});
+      const std::vector<Enqueue> links = links_of(static_cast<OpKind>(kind));
+      host_.push_back({std::string(op_name(static_cast<OpKind>(kind))), timing.median_us, timing.repeats,
+                       links.empty() ? 1 : timer_->count_kernels(links.front())});
     }
+  }
+
+  /// Of a decode step's computation, where the host can be ahead of the GPU; 0 elsewhere.
+  double eager_gap() {
+    const bool own = std::find(setting_.ops.begin(), setting_.ops.end(), OpKind::A0) != setting_.ops.end();
+    if (setting_.prefill || setting_.partition || !own || !table_->table().side_streams.empty()) return 0;
+    const Enqueue step = [&](cudaStream_t stream) {
+      for (std::size_t op = 0; op < linear_.ops.size(); ++op) {
+        if (is_compute(plan_.op(linear_.ops[op].op).kind)) table_->table().ops[op].enqueue(stream);
+      }
+    };
+    const int kernels = timer_->count_kernels(step);
+    const double hold_us = kernels * kLaunchUs;
+    const std::optional<double> extra = timer_->eager_extra(step, hold_.of(hold_us), rule_);
+    return extra && kernels > 0 ? std::max(*extra / kernels, 0.0) : 0;
   }
 
   /// How many links make a chain long enough, of links that take about `us`; the same on all ranks.
@@ -248,6 +268,8 @@ class SettingTimer {
   void add(std::string_view op, const Timing& timing, std::string beside) {
     const auto kind = find_op_kind(op);
     const bool comm = is_comm(*kind);
+    // What the events around it take more than was no measurement.
+    if (comm && !agreed_all(timing.median_us > 0)) return;
     ProfilePoint point;
     point.op = op;
     point.beside = std::move(beside);

@@ -24,6 +24,7 @@ struct RankBench {
 struct SettingFigures {
   std::vector<ProfilePoint> points;
   std::vector<HostLaunch> host;
+  double eager_gap_us = 0;  ///< as of MeasuredSetting
 };
 /// One setting's figures on this rank. Collective. Throws InputError for what the kernels cannot run.
 SettingFigures measure_setting(const RankBench& bench, const CalibrationPoints& points,
