@@ -53,6 +53,7 @@ int run_suite(const ValidateCommand& command, validate::ValidateOptions options)
 int run_validate(const ValidateCommand& command) {
   if (command.iterations < 1 || command.warmup < 0) throw InputError("--iters must be at least 1, --warmup at least 0");
   validate::ValidateOptions options = options_of(command);
+  options.rules.announce = command.suite.empty();
   if (!command.suite.empty()) {
     if (!command.config.empty()) throw InputError("give either a config or --suite");
     if (!command.inject.empty()) throw InputError("--inject is for one config, not for a suite");

@@ -211,6 +211,10 @@ class Pair {
     event_us_ = event_cost_us(group_, split_->timer(), gap_us);
     out.numerics = numerics();
     out.ways.resize(case_.ways.size());
+    if (rules_.announce && group_.rank() == 0) {
+      std::fprintf(stderr, "# replays: %d steps of each plan, %zu way%s\n", rules_.iterations, out.ways.size(),
+                   out.ways.size() == 1 ? "" : "s");
+    }
     interleave(out.ways);
     for (std::size_t w = 0; w < out.ways.size(); ++w) trace(w, out.ways[w]);
     out.after = anchors_->measure();

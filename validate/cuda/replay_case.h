@@ -23,6 +23,7 @@ struct ReplayRules {
   bool windows = false;         ///< exchange through NCCL windows instead of peer-mapped memory
   std::string inject;           ///< code of a fault to plant into the split step (validate/fault.h); empty: none
   Ns deadline{20'000'000'000};  ///< for a peer to come
+  bool announce = false;        ///< says on stderr when the timed steps begin
   bool processes = false;       ///< ranks are processes: when one is lost nobody stops the others
 };
 
