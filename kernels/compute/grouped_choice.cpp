@@ -51,8 +51,13 @@ double grouped_cycles(GroupedTile tile, const GroupedShape& shape) {
 }
 
 GroupedTile choose_grouped_tile(const GroupedShape& shape) {
-  // Up to a tile of tokens the weights' way from HBM is longer than any product, and the smaller start counts.
-  if (shape.rows_per_expert <= kColumnsRows) return GroupedTile::Columns;
+  // Up to a tile of tokens the weights' way from HBM is longer than any product, and the smaller start counts. But an
+  // SM takes in only so much: where tiles would keep at most half of the SMs busy (few experts), halves of them bring
+  // the weights sooner.
+  if (shape.rows_per_expert <= kColumnsRows) {
+    const std::int64_t tiles = up(shape.n, kColumnsColumns) * shape.experts;
+    return 2 * tiles <= shape.sms ? GroupedTile::Tokens : GroupedTile::Columns;
+  }
   return grouped_cycles(GroupedTile::Tokens, shape) < grouped_cycles(GroupedTile::Columns, shape)
              ? GroupedTile::Tokens
              : GroupedTile::Columns;

@@ -150,6 +150,14 @@ TEST_CASE("grouped choice: the kernel that measured faster is chosen") {
   CHECK(down(512) == GroupedTile::Columns);
 }
 
+TEST_CASE("grouped choice: few experts' weights are brought by all SMs") {
+  // 4 experts of 16 tiles are 64: half of 132 SMs would idle. 5 experts are 80, and 28 tiles of 4 experts 112.
+  CHECK(choose_grouped_tile({64, 4, 4096, 7168, 132}) == GroupedTile::Tokens);
+  CHECK(choose_grouped_tile({64, 5, 4096, 7168, 132}) == GroupedTile::Columns);
+  CHECK(choose_grouped_tile({64, 4, 7168, 2048, 132}) == GroupedTile::Columns);
+  CHECK(choose_grouped_tile({64, 4, 4096, 7168, 116}) == GroupedTile::Columns);
+}
+
 TEST_CASE("grouped choice: cycles are launch, rounds and steps along K") {
   // 8 x 2 x 16 tiles of 128 x 256 are two rounds of 132: 112 steps each, and a tile's ends once more.
   CHECK(grouped_cycles(GroupedTile::Columns, {256, 8, 4096, 7168, 132}) == 11500 + 2 * 112 * 1064 + 4200);
