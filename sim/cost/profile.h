@@ -100,12 +100,11 @@ std::vector<PairCost> pair_costs(const Profile& profile);
 std::optional<double> profile_kernels(const Profile& profile, std::string_view op);
 
 /// The table of a plan from measured points. Between points an op's time is linear in tokens, context, SMs and ranks
-/// (so as monotone as the points are, and exact at them); beyond them it goes on as the analytical cost does, which
-/// also carries what the coordinates leave out (requests of unequal length, skewed rows). Ops that were not measured
-/// are analytical; assumptions say which. Points are of graphs: of an eager plan, an op's kernels lie further apart, by
-/// the measured gaps. Throws InputError when the profile is of another model, GPU or degree of
-/// tensor parallelism.
-/// `loads` as with analytical costs.
+/// (so as monotone as the points are, and exact at them), an MLP's in tiles of an expert's rows; beyond them it goes on
+/// as the analytical cost does, which also carries what the coordinates leave out (requests of unequal length, skewed
+/// rows). Ops that were not measured are analytical; assumptions say which. Points are of graphs: of an eager plan, an
+/// op's kernels lie further apart, by the measured gaps. Throws InputError when the profile is of another model, GPU or
+/// degree of tensor parallelism. `loads` as with analytical costs.
 CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine,
                         RoutedLoads* loads = nullptr);
 

@@ -1,6 +1,7 @@
 // A cost table from measured points: interpolation between them, the analytical shape beyond.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <set>
@@ -20,6 +21,14 @@ struct Measured {
   Place place;
   double ns = 0;
 };
+
+/// Rows of all experts as the tiles of a grouped GEMM count them: of an expert with more than one tile's height, which
+/// is what a warpgroup multiplies at once on Hopper, whole tiles. Between two measured sizes a time is a staircase.
+double filled_rows(double rows, double experts) {
+  constexpr double kTile = 64;
+  const double each = rows / std::max(experts, 1.0);
+  return each > kTile ? std::ceil(each / kTile) * kTile * experts : rows;
+}
 
 /// The analytical cost at a place, in ns.
 using Shape = std::function<double(const Place&)>;
@@ -107,8 +116,8 @@ class ProfileTable {
   /// What computation loses beside comm kernels that mostly wait for a slower fabric.
   void scale_contention(CostTable& table) const;
   /// The time at `at` from points, which off their range go on in proportion to `along`, times what `analytical` is of
-  /// the even batch's `shape` there.
-  double scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, const Shape& shape,
+  /// an even batch is, `even`.
+  double scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
                 double analytical, std::string_view name);
   OpContext context_at(const CostCell& cell, const Place& at, std::vector<double>& rows) const;
   const Exchange& exchange_at(int ranks, double tokens);
@@ -125,7 +134,8 @@ class ProfileTable {
 Place ProfileTable::place_of(const ProfilePoint& p) const {
   const double outer = p.ranks > 0 ? p.ranks : p.experts;
   const double context = p.op == "A0" ? 0 : static_cast<double>(p.context);  // projections see no context
-  return {outer, static_cast<double>(p.sms), context, static_cast<double>(p.tokens)};
+  const auto tokens = static_cast<double>(p.tokens);
+  return {outer, static_cast<double>(p.sms), context, p.op == "MLP" ? filled_rows(tokens, outer) : tokens};
 }
 
 std::vector<Measured> ProfileTable::select(const PointFilter& filter) const {
@@ -149,13 +159,12 @@ std::vector<Measured> ProfileTable::select(const PointFilter& filter) const {
   return unique;
 }
 
-double ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& along,
-                            const Shape& shape, double analytical, std::string_view name) {
+double ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
+                            double analytical, std::string_view name) {
   bool beyond = false;
   const double measured = interpolate(points, 0, at, along, beyond);
   if (beyond) beyond_.insert(std::string(name));
-  const double base = shape(at);
-  return base > 0 ? measured * (analytical / base) : measured;
+  return even > 0 ? measured * (analytical / even) : measured;
 }
 
 /// An even batch at `at` that is otherwise like the cell's: what a calibration measures.
@@ -227,9 +236,11 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
   const double tokens =
       cell.op->kind == OpKind::HEAD && prefill ? c.attention.decode_tokens + c.attention.prefill_requests : c.tokens;
   const bool sees_context = cell.op->kind == OpKind::A1;
-  const Place at = mlp ? Place{static_cast<double>(c.expert_rows.size()), static_cast<double>(cell.sms), 0, rows}
-                       : Place{0, static_cast<double>(cell.sms), sees_context ? context : 0, tokens};
-  if (at[3] <= 0) return;
+  const Place even_at = mlp ? Place{static_cast<double>(c.expert_rows.size()), static_cast<double>(cell.sms), 0, rows}
+                            : Place{0, static_cast<double>(cell.sms), sees_context ? context : 0, tokens};
+  if (even_at[3] <= 0) return;
+  Place at = even_at;
+  if (mlp) at[3] = filled_rows(rows, at[0]);
   PointFilter filter{.op = op_name(cell.op->kind),
                      .phased = attention,
                      .prefill = prefill,
@@ -264,14 +275,15 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
       return base > 0 ? measured * (shape(p) / base) : measured;
     };
   };
-  cost.time = to_ns(scaled(alone, at, along_whole(time_at), time_at, count(analytical.time), filter.op));
+  cost.time = to_ns(scaled(alone, at, along_whole(time_at), time_at(even_at), count(analytical.time), filter.op));
   filter.beside = true;
   const std::vector<Measured> beside = select(filter);
   if (beside.empty()) {
     if (analytical.time > Ns{0})
       cost.beside = to_ns(count(analytical.beside) * count(cost.time) / count(analytical.time));
   } else {
-    cost.beside = to_ns(scaled(beside, at, along_whole(beside_at), beside_at, count(analytical.beside), filter.op));
+    cost.beside =
+        to_ns(scaled(beside, at, along_whole(beside_at), beside_at(even_at), count(analytical.beside), filter.op));
   }
 }
 
@@ -292,7 +304,7 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
       const OpCost price = price_exchange(cell.op->kind, exchange, 0, machine_, static_cast<int>(p[1]));
       return static_cast<double>((price.*field).count());
     };
-    cost.*field = to_ns(scaled(points, at, shape, shape, static_cast<double>((cost.*field).count()), name));
+    cost.*field = to_ns(scaled(points, at, shape, shape(at), static_cast<double>((cost.*field).count()), name));
     return true;
   };
   const OpCost analytical = cost;

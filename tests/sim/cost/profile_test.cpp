@@ -83,6 +83,19 @@ Json* member(Json& object, std::string_view key) {
 
 }  // namespace
 
+TEST_CASE("profile: rows of an expert count by tiles of 64 between measured sizes") {
+  // 8 experts a rank of top-6: 128 tokens a ubatch make 96 rows an expert, which fill two tiles as 128 do; 80 tokens
+  // make 60, which are on the line from 8 to 64.
+  std::vector<ProfilePoint> points = {point("MLP", 64, 0, 50), point("MLP", 512, 0, 106), point("MLP", 1024, 0, 140)};
+  for (ProfilePoint& p : points) p.experts = 8;
+  const auto mlp_us = [&](int tokens) {
+    const Plan plan = decode_plan(tokens, 4096);
+    return cost_of(plan, profile_costs(plan, profile(points), machine()), "MLP").time;
+  };
+  CHECK(mlp_us(256) == Ns{140'000});
+  CHECK(mlp_us(160) == Ns{102'000});
+}
+
 TEST_CASE("profile: what is written reads back the same") {
   ProfilePoint comm = point("D", 4096, 0, 120.5);
   comm.transport = Transport::LsaHt;
