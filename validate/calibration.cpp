@@ -163,6 +163,16 @@ void Grid::decode() {
       add(attention);
     }
   }
+  if (scope_.quick || settings_.empty()) return;
+  // Dense products pick other kernels from one size to the next: ops of the rank's own batch on a finer grid.
+  for (const std::int64_t t : {48, 112, 144, 176, 224, 288, 352, 448}) {
+    // With whom the rank exchanges does not matter to them: as the first setting of decode does.
+    CalibrationSetting own = settings_.front();
+    own.tokens = t;
+    own.ops = own_ops(false);
+    own.ops.push_back(OpKind::MLP);
+    add(own);
+  }
 }
 
 void Grid::prefill() {
