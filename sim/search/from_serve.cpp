@@ -227,6 +227,8 @@ FromServe ServeReader::finish(const char* server, std::string_view version, cons
   execution.set("host", "python");
   assumed("host costs of a Python server");
   config_from_json(JsonRef(wrap_json(config, server)));  // what no config can say is refused here
+  for (const std::string& refusal : command_.refused()) refused(refusal);
+  for (const std::string& version_note : command_.of_other_versions()) assumed(version_note);
   report_.config = std::move(config);
   report_.server = server;
   report_.version = version;

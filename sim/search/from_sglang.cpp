@@ -1,4 +1,5 @@
-// SGLang's options: the rules are those of its server_args.py and two_batch_overlap.py.
+// SGLang's options: the rules are those of its server_args.py, of the arg_groups that resolve it and of
+// two_batch_overlap.py.
 #include <algorithm>
 
 #include "sim/base/error.h"
@@ -7,6 +8,9 @@
 
 namespace dbo {
 namespace {
+
+constexpr std::string_view kBackends[] = {"none",       "deepep",  "mooncake",  "nixl", "mori",     "ascend_fuseep",
+                                          "flashinfer", "megamoe", "deepep_v2", "pplx", "ascend_tp"};
 
 class SglangReader : ServeReader {
  public:
@@ -46,7 +50,11 @@ class SglangReader : ServeReader {
                 number_text(*experts) + ")");
     }
     if (nodes > 1) took(number_text(nodes) + " nodes (--nnodes)");
+    attention_ranks_ = command_.has("enable-dp-attention") && data_ > 1;
     if (!command_.has("enable-dp-attention")) {
+      if (data_ > 1 && nodes > 1)
+        refused("--dp-size " + number_text(data_) + " over " + number_text(nodes) +
+                " nodes without --enable-dp-attention");
       if (data_ > 1)
         assumed("one of its " + number_text(data_) +
                 " replicas (--dp-size): without --enable-dp-attention they are apart");
@@ -59,6 +67,8 @@ class SglangReader : ServeReader {
       took(number_text(data_) + " ranks with batches of their own (--dp-size, --enable-dp-attention)");
     }
     tensor_ = static_cast<int>(gpus / data_);
+    if (const auto dense = command_.count({"moe-dense-tp-size"}); dense && *dense != 1 && *dense != gpus)
+      refused("--moe-dense-tp-size " + number_text(*dense) + ": it is 1 or --tp-size " + number_text(gpus));
     if (gpus % nodes != 0)
       refused("--tp-size " + number_text(gpus) + " is no multiple of --nnodes " + number_text(nodes));
     read_cluster(static_cast<int>(gpus), nodes > 1 && gpus % nodes == 0 ? static_cast<int>(gpus / nodes) : 0);
@@ -100,12 +110,23 @@ class SglangReader : ServeReader {
     const bool old_switch = command_.has("enable-deepep-moe");
     const std::string backend = command_.value({"moe-a2a-backend"}).value_or(old_switch ? "deepep" : "none");
     const std::string mode = command_.value({"deepep-mode"}).value_or("auto");
+    const bool known = std::find(std::begin(kBackends), std::end(kBackends), backend) != std::end(kBackends);
+    if (!known)
+      refused("--moe-a2a-backend \"" + backend + "\" " +
+              known_names(backend, std::vector<std::string_view>(std::begin(kBackends), std::end(kBackends))));
     if (backend == "none") {
-      if (splits_)
-        refused("--enable-two-batch-overlap with --moe-a2a-backend none (its default): there is no all-to-all to hide");
-      assumed("--moe-a2a-backend deepep: none is not modelled");
+      // Ranks with attention of their own may split without one: they gather and scatter tokens between two batches.
+      if (splits_ && !attention_ranks_)
+        refused(
+            "--enable-two-batch-overlap with --moe-a2a-backend none (its default) and no --enable-dp-attention: "
+            "there is nothing to hide");
+      assumed(std::string("--moe-a2a-backend deepep: ") +
+              (splits_ && attention_ranks_ ? "splitting over none's gather and scatter" : "none") + " is not modelled");
+    } else if (backend == "deepep_v2" && (splits_ || command_.has("enable-single-batch-overlap"))) {
+      refused("--moe-a2a-backend deepep_v2 with --enable-two-batch-overlap or --enable-single-batch-overlap");
+      assumed("all-to-all deepep");
     } else if (backend != "deepep") {
-      assumed("all-to-all deepep: " + backend + " is not modelled");
+      assumed("all-to-all deepep: " + backend + " is not modelled (--moe-a2a-backend)");
     } else {
       took("all-to-all deepep (--moe-a2a-backend), mode " + mode + " (--deepep-mode)");
     }
@@ -139,24 +160,49 @@ class SglangReader : ServeReader {
     assumed("the drafter's own steps are not modelled");
   }
 
+  /// The option that turns this phase's graphs off; empty: they are on.
+  std::string graphs_off() {
+    const bool decode = phase_ == Phase::Decode;
+    const std::string phase = decode ? "decode" : "prefill", selector = "cuda-graph-backend-" + phase;
+    // As the server has it: the JSON goes before the phase's selector, that before the switches.
+    const Json config = command_.object({"cuda-graph-config"});
+    const Json* own = config.find(phase);
+    const Json* backend = own == nullptr ? nullptr : own->find("backend");
+    if (backend != nullptr && backend->is_string())
+      return backend->as_string() == "disabled" ? "--cuda-graph-config" : "";
+    if (const auto chosen = command_.value({selector})) return *chosen == "disabled" ? "--" + selector : "";
+    for (const std::string& off : {"disable-" + phase + "-cuda-graph", std::string("disable-cuda-graph")})
+      if (command_.has(off)) return "--" + off;
+    return "";
+  }
+
   void read_graphs() {
-    overlap_.graph = !command_.has("disable-cuda-graph") && !normal_only_;
-    if (normal_only_)
+    const std::string off = graphs_off();
+    const bool decode = phase_ == Phase::Decode;
+    overlap_.graph = off.empty() && !normal_only_ && (decode || !splits_);
+    if (!off.empty())
+      took("no CUDA graphs (" + off + ")");
+    else if (normal_only_)
       took("no CUDA graphs: --deepep-mode normal turns them off");
+    else if (!overlap_.graph)
+      took("no CUDA graphs: --enable-two-batch-overlap turns those of prompts off");
     else
-      took(overlap_.graph ? "CUDA graphs" : "no CUDA graphs (--disable-cuda-graph)");
-    const auto sizes = command_.values({"cuda-graph-bs"});
+      took("CUDA graphs");
+    const auto sizes = decode ? command_.values({"cuda-graph-bs-decode", "cuda-graph-bs"})
+                              : command_.values({"cuda-graph-bs-prefill", "piecewise-cuda-graph-tokens"});
     if (!overlap_.graph) return;
     if (!sizes) {
       assumed("a graph for every batch");
       return;
     }
+    const std::string option =
+        decode ? "--cuda-graph-bs-decode, --cuda-graph-bs" : "--cuda-graph-bs-prefill, --piecewise-cuda-graph-tokens";
     for (const std::string& size : *sizes) {
       if (size.empty() || size.size() > 9 || size.find_first_not_of("0123456789") != std::string::npos)
-        throw InputError("--cuda-graph-bs: \"" + size + "\" is no whole number");
-      overlap_.graph_sizes.push_back(std::stoll(size) * query_);
+        throw InputError(option + ": \"" + size + "\" is no whole number");
+      overlap_.graph_sizes.push_back(std::stoll(size) * (decode ? query_ : 1));
     }
-    took(number_text(static_cast<std::int64_t>(sizes->size())) + " graph sizes (--cuda-graph-bs)");
+    took(number_text(static_cast<std::int64_t>(sizes->size())) + " graph sizes (" + option + ")");
   }
 
   void read_workload() {
@@ -165,7 +211,7 @@ class SglangReader : ServeReader {
     w.phase = phase_;
     w.phase_said = phase_said_;
     w.query_tokens = query_;
-    w.longest = command_.count({"context-length"}).value_or(0);
+    w.longest = command_.readable_count({"context-length"}).value_or(0);
     w.longest_from = "--context-length";
     if (phase_ == Phase::Decode) {
       const auto requests = command_.count({"max-running-requests"});
@@ -184,7 +230,7 @@ class SglangReader : ServeReader {
   ServeOverlap overlap_;
   Phase phase_ = Phase::Decode;
   std::int64_t data_ = 1, query_ = 1;
-  bool splits_ = false, normal_only_ = false, phase_said_ = false;
+  bool splits_ = false, normal_only_ = false, phase_said_ = false, attention_ranks_ = false;
 };
 
 }  // namespace

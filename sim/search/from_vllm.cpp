@@ -1,4 +1,4 @@
-// vLLM's options: the rules are those of its config/parallel.py and of the runners that read it.
+// vLLM's options: the rules are those of its config/parallel.py, config/vllm.py and of the runners that read them.
 #include <algorithm>
 
 #include "sim/base/error.h"
@@ -66,11 +66,29 @@ class VllmReader : ServeReader {
               number_text(data_));
     if (const auto stages = command_.count({"pipeline-parallel-size", "pp"}); stages && *stages > 1)
       assumed("one pipeline stage: the " + number_text(*stages) + " of --pipeline-parallel-size are not modelled");
+    if (const auto rank = command_.count({"data-parallel-rank", "dpn"}); rank && (*rank < 0 || *rank >= data_))
+      refused("--data-parallel-rank " + number_text(*rank) + " is not below --data-parallel-size " +
+              number_text(data_));
+    read_context_parallel();
     const bool says_nodes = local > 0 && local < data_ && data_ % local == 0;
     if (says_nodes) took("nodes of " + number_text(local * tensor_) + " GPUs (--data-parallel-size-local)");
     read_cluster(static_cast<int>(data_ * tensor_), says_nodes ? static_cast<int>(local * tensor_) : 0);
     if (!command_.has_one_of({"enable-expert-parallel", "ep"}))
       assumed("--enable-expert-parallel: without it experts are not spread over ranks, and there is no all-to-all");
+  }
+
+  void read_context_parallel() {
+    const std::int64_t prefill = at_least_one({"prefill-context-parallel-size", "pcp"});
+    const std::int64_t decode = at_least_one({"decode-context-parallel-size", "dcp"});
+    if (prefill > 1 && data_ > 1)
+      refused("--prefill-context-parallel-size " + number_text(prefill) + " with data-parallel ranks");
+    else if (prefill == 1 && tensor_ % decode != 0)
+      refused("--tensor-parallel-size " + number_text(tensor_) + " is no multiple of --decode-context-parallel-size " +
+              number_text(decode));
+    if (prefill > 1 || decode > 1)
+      assumed(
+          "each context whole on its rank: --prefill-context-parallel-size and --decode-context-parallel-size "
+          "are not modelled");
   }
 
   void read_ubatches() {
@@ -97,6 +115,9 @@ class VllmReader : ServeReader {
     std::string backend = given ? *given : variable.value_or("allgather_reducescatter");
     const std::string from = given ? "--all2all-backend" : variable ? "VLLM_ALL2ALL_BACKEND" : "its default";
     const bool known = std::find(std::begin(kBackends), std::end(kBackends), backend) != std::end(kBackends);
+    if (variable)
+      assumed(given ? "--all2all-backend goes before VLLM_ALL2ALL_BACKEND"
+                    : "a version that reads VLLM_ALL2ALL_BACKEND: later ones know --all2all-backend alone");
     if (!known)
       refused("all-to-all backend \"" + backend + "\" " +
               known_names(backend, std::vector<std::string_view>(std::begin(kBackends), std::end(kBackends))));
@@ -134,7 +155,7 @@ class VllmReader : ServeReader {
       }
       if (!splits() || threshold >= overlap_.ubatches) return;
       refused("--" + std::string(name) + " " + number_text(threshold) + " is below the " +
-              number_text(overlap_.ubatches) + " ubatches");
+              number_text(overlap_.ubatches) + " ubatches (config/parallel.py at 00193b82 still lets it pass)");
       threshold = overlap_.ubatches;
     };
     read("dbo-decode-token-threshold", overlap_.decode_threshold);
@@ -190,15 +211,20 @@ class VllmReader : ServeReader {
   }
 
   void read_graphs() {
-    const Json compilation = command_.object({"compilation-config", "cc", "O"});
-    std::string mode = command_.has("enforce-eager") ? "NONE" : "FULL_AND_PIECEWISE";
-    if (const Json* value = compilation.find("cudagraph_mode"); value != nullptr && value->is_string())
-      mode = value->as_string();
+    const bool eager = command_.has("enforce-eager");
+    const std::optional<std::int64_t> level = optimization_level();
+    const Json compilation = command_.object(level ? std::vector<std::string_view>{"compilation-config", "cc"}
+                                                   : std::vector<std::string_view>{"compilation-config", "cc", "O"});
+    // Without compilation (level 0) there is nothing that piecewise graphs could be of; --enforce-eager goes before
+    // all.
+    std::string mode = eager || level == 0 ? "NONE" : "FULL_AND_PIECEWISE";
+    if (const Json* value = compilation.find("cudagraph_mode"); value != nullptr && value->is_string() && !eager)
+      mode = upper(value->as_string());
+    if (level) took("optimization level " + number_text(*level) + " (--optimization-level, -O)");
     if (overlap_.transport == Transport::Ht && data_ > 1 && mode != "NONE") {
       mode = "NONE";
       took("no CUDA graphs: deepep_high_throughput turns them off");
     } else {
-      const bool eager = command_.has("enforce-eager");
       took("CUDA graphs " + mode +
            (eager                           ? " (--enforce-eager)"
             : compilation.members().empty() ? ""
@@ -237,6 +263,20 @@ class VllmReader : ServeReader {
                                                                           : " (--compilation-config)"));
   }
 
+  static std::string upper(std::string text) {
+    for (char& c : text) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+    return text;
+  }
+
+  /// "-O2" and "--optimization-level 2"; older versions have a compilation config behind -O.
+  std::optional<std::int64_t> optimization_level() {
+    const std::vector<std::string_view> names = {"optimization-level", "O"};
+    const auto text = command_.value(names);
+    if (!text || text->size() != 1 || text->front() < '0' || text->front() > '9') return std::nullopt;
+    if (text->front() > '3') refused("-O" + *text + ": --optimization-level is from 0 to 3");
+    return std::min<std::int64_t>(text->front() - '0', 3);
+  }
+
   static std::int64_t parse_size(const std::string& text) {
     if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos)
       throw InputError("--cudagraph-capture-sizes: \"" + text + "\" is no whole number");
@@ -250,7 +290,7 @@ class VllmReader : ServeReader {
     w.longest = max_model_len();
     w.longest_from = "--max-model-len";
     const auto requests = command_.count({"max-num-seqs"});
-    const auto budget = command_.count({"max-num-batched-tokens"});
+    const auto budget = command_.readable_count({"max-num-batched-tokens"});
     if (w.phase == Phase::Decode) {
       w.tokens = requests.value_or(kAssumedRequests) * query_;
       if (requests) w.tokens_from = "--max-num-seqs";
@@ -267,17 +307,11 @@ class VllmReader : ServeReader {
     set_workload(w);
   }
 
-  /// A number, or one with k, m, g (thousands) or K, M, G (of 1024) as vLLM takes it; 0: not said, or found by itself.
+  /// 0: not said, or found by the server itself.
   std::int64_t max_model_len() {
-    auto text = command_.value({"max-model-len"});
+    const auto text = command_.value({"max-model-len"});
     if (!text || *text == "auto" || *text == "-1") return 0;
-    constexpr std::string_view kUnits = "kmgKMG";
-    constexpr std::int64_t kFactors[] = {1000, 1000000, 1000000000, 1 << 10, 1 << 20, 1 << 30};
-    const std::size_t unit = text->empty() ? std::string_view::npos : kUnits.find(text->back());
-    if (unit != std::string_view::npos) text->pop_back();
-    if (text->empty() || text->size() > 9 || text->find_first_not_of("0123456789") != std::string::npos)
-      throw InputError("--max-model-len: \"" + *text + "\" is no whole number");
-    return std::stoll(*text) * (unit == std::string_view::npos ? 1 : kFactors[unit]);
+    return command_.readable_count({"max-model-len"}).value_or(0);
   }
 
   static constexpr std::int64_t kAssumedRequests = 128, kAssumedPrefill = 8192;

@@ -54,9 +54,14 @@ bool is_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && (word[1] < '0' || word[1] > '9') && word[1] != '.';
 }
 
+/// The name without the member of "--name.member".
+std::string whole_name(const std::string& name) {
+  return name.substr(0, name.find('.'));
+}
+
 /// What follows an option: of one that is not known, what follows the option it looks like.
 Takes takes_of(Server server, const std::string& name) {
-  const std::string whole = name.substr(0, name.find('.'));
+  const std::string whole = whole_name(name);
   if (const auto takes = find_option(server, whole)) return *takes;
   if (whole.starts_with("no-")) return Takes::Nothing;
   const std::string_view near = nearest_name(whole, option_names(server));
@@ -71,6 +76,13 @@ bool names_option(const std::string& text, const std::string& name) {
     if (next != '-' && (next < 'a' || next > 'z') && (next < '0' || next > '9')) return true;
   }
   return false;
+}
+
+std::string listed(const std::vector<std::string_view>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "--" : i + 1 < names.size() ? ", --" : " or --") + std::string(names[i]);
+  return text;
 }
 
 [[noreturn]] void bad_value(const std::string& name, const std::string& value, const char* what) {
@@ -122,7 +134,12 @@ void ServeCommand::read_options(const std::vector<std::string>& words, std::size
       continue;
     }
     ServeOption option;
-    const std::string text = words[i].substr(words[i][1] == '-' ? 2 : 1);
+    const std::string dashes = words[i][1] == '-' ? "--" : "-";
+    std::string text = words[i].substr(dashes.size());
+    // "-O3" is "-O 3".
+    if (server_ == Server::Vllm && dashes == "-" && text.size() > 1 && text[0] == 'O' && text[1] >= '0' &&
+        text[1] <= '9')
+      text.insert(1, "=");
     const std::size_t equals = text.find('=');
     option.name = text.substr(0, equals);
     // vLLM takes underscores for dashes in names, though not in the members of "--name.member".
@@ -131,6 +148,7 @@ void ServeCommand::read_options(const std::vector<std::string>& words, std::size
           option.name.begin(),
           option.name.begin() + static_cast<std::ptrdiff_t>(std::min(option.name.find('.'), option.name.size())), '_',
           '-');
+    option.name = full_name(option.name, dashes);
     if (equals != std::string::npos) option.values.push_back(text.substr(equals + 1));
     ++i;
     const Takes takes = option.values.empty() ? takes_of(server_, option.name) : Takes::Nothing;
@@ -140,6 +158,35 @@ void ServeCommand::read_options(const std::vector<std::string>& words, std::size
     }
     options_.push_back(std::move(option));
   }
+}
+
+std::string ServeCommand::full_name(const std::string& name, const std::string& dashes) {
+  const std::string whole = whole_name(name), written = dashes + whole;
+  const std::string server = server_ == Server::Vllm ? "vLLM" : "SGLang";
+  if (find_option(server_, whole)) {
+    const bool one_dash = is_short_option(server_, whole);
+    if (one_dash && dashes == "--")
+      refused_.push_back(written + " is written -" + whole);
+    else if (!one_dash && dashes == "-")
+      refused_.push_back(written + " is written --" + whole);
+    if (const auto instead = gone_option(server_, whole))
+      other_versions_.push_back("a version that still has " + written + ": it is gone from " + server + " since" +
+                                (instead->empty() ? "" : " (" + std::string(*instead) + ")"));
+    return name;
+  }
+  const std::vector<std::string_view> longer =
+      dashes == "--" ? options_beginning(server_, whole) : std::vector<std::string_view>{};
+  if (longer.size() == 1) return std::string(longer.front()) + name.substr(whole.size());
+  if (!longer.empty() && longer.size() <= 8)
+    refused_.push_back(written + " may be " + listed(longer));
+  else if (!longer.empty())
+    refused_.push_back(written + " is the beginning of " + std::to_string(longer.size()) + " options");
+  else if (whole.starts_with("no-") && find_option(server_, whole.substr(3)))
+    refused_.push_back(written + ": " + server + "'s --" + whole.substr(3) + " has no --no-");
+  else if (const auto near = nearest_name(whole, option_names(server_)); !near.empty())
+    refused_.push_back(written + " is no option (did you mean " + (is_short_option(server_, near) ? "-" : "--") +
+                       std::string(near) + "?)");
+  return name;
 }
 
 std::optional<std::string> ServeCommand::environment(std::string_view name) const {
@@ -186,6 +233,27 @@ std::optional<std::int64_t> ServeCommand::count(const std::vector<std::string_vi
   return parse<std::int64_t>(*find(names), "whole number");
 }
 
+std::optional<std::int64_t> ServeCommand::readable_count(const std::vector<std::string_view>& names) {
+  const auto text = value(names);
+  if (!text) return std::nullopt;
+  constexpr std::string_view kUnits = "kmgtKMGT";
+  const std::size_t unit = text->empty() ? std::string_view::npos : kUnits.find(text->back());
+  if (unit == std::string_view::npos) return count(names);
+  const bool binary = unit >= 4;
+  double factor = 1;
+  for (std::size_t i = 0; i <= unit % 4; ++i) factor *= binary ? 1024 : 1000;
+  const std::string digits = text->substr(0, text->size() - 1);
+  double value = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::fixed);
+  const bool fraction = digits.find('.') != std::string::npos;
+  if (error != std::errc() || end != digits.data() + digits.size() || digits.front() == '-' || (binary && fraction) ||
+      value * factor > 1e15)
+    throw InputError("--" + find(names)->name + ": \"" + *text +
+                     "\" is no whole number, nor one with k, m, g, t (thousands) or K, M, G, T (of 1024)");
+  return static_cast<std::int64_t>(value * factor);
+}
+
 std::optional<double> ServeCommand::number(const std::vector<std::string_view>& names) {
   if (!values(names)) return std::nullopt;
   return parse<double>(*find(names), "number");
@@ -223,18 +291,14 @@ std::vector<std::string> ServeCommand::unread(const std::vector<std::string>& sa
                      [&named = name](const auto& t) { return t.find(named) != std::string::npos; }))
       out.push_back(name);  // without its value, which may be a secret
   for (const ServeOption& option : options_) {
-    const std::string whole = option.name.substr(0, option.name.find('.'));
-    bool found = is_said(option.name) || is_said(whole), looked_up = false;
-    for (const std::vector<std::string>& names : known_) {
-      if (std::find(names.begin(), names.end(), option.name) == names.end()) continue;
-      looked_up = true;
-      found = found || std::any_of(names.begin(), names.end(), is_said);
-    }
+    const std::string whole = whole_name(option.name);
+    bool found = is_said(option.name) || is_said(whole);
+    for (const std::vector<std::string>& names : known_)
+      if (std::find(names.begin(), names.end(), option.name) != names.end())
+        found = found || std::any_of(names.begin(), names.end(), is_said);
     if (found) continue;
-    std::string text = "--" + option.name;
-    if (!looked_up && !find_option(server_, whole))
-      if (const auto near = nearest_name(whole, option_names(server_)); !near.empty())
-        text += " (did you mean --" + std::string(near) + "?)";
+    std::string text = (is_short_option(server_, whole) ? "-" : "--") + option.name;
+    if (!find_option(server_, whole)) text += " (not in the version read)";
     if (std::find(out.begin(), out.end(), text) == out.end()) out.push_back(std::move(text));
   }
   return out;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sim/base/schedule_names.h"
+#include "sim/search/serve_options.h"
 
 namespace dbo {
 namespace {
@@ -101,12 +102,15 @@ ServingFlags sglang_flags(const Config& config, const Advice& advice) {
 
 }  // namespace
 
-std::string_view vllm_version() {
-  return "vLLM main, config/parallel.py at 00193b82";
+std::string vllm_version() {
+  return "vLLM, read from " + std::string(option_sources(Server::Vllm)) +
+         ", config/parallel.py at 00193b82, config/vllm.py at 000fc94b";
 }
 
-std::string_view sglang_version() {
-  return "SGLang main, two_batch_overlap.py at 0099dee6";
+std::string sglang_version() {
+  return "SGLang, read from " + std::string(option_sources(Server::Sglang)) +
+         ", arg_groups/moe_hook.py at 003b6ade, arg_groups/parallel_hook.py at 008b79d2, "
+         "arg_groups/cuda_graph_hook.py at 019667ad, two_batch_overlap.py at 0099dee6";
 }
 
 std::string ServingFlags::line() const {

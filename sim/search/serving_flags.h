@@ -8,9 +8,10 @@
 
 namespace dbo {
 
-/// The versions whose flags and rules these are.
-std::string_view vllm_version();
-std::string_view sglang_version();
+/// The files whose flags and rules these are, and the commits they were read at. Each is of another commit: no state of
+/// the server was read as a whole.
+std::string vllm_version();
+std::string sglang_version();
 
 struct ServingFlags {
   std::string version;               ///< of the server, that the flags were read for

@@ -18,7 +18,9 @@ COMMANDS = (
     (VLLM, 1, "vllm-ll", "ll"),
     (SGLANG + "--moe-a2a-backend deepep --cuda-graph-bs 64 128", 0, "sglang-decode", "ll"),
     (SGLANG + "--moe-a2a-backend deepep --disaggregation-mode prefill", 0, "sglang-prefill", "ht"),
-    (SGLANG, 1, "sglang-decode", "ll"),
+    (SGLANG, 0, "sglang-decode", "ll"),
+    (SGLANG + "--moe-a2a-backend deepep --moe-dense-tp-size 4", 1, "sglang-decode", "ll"),
+    (VLLM + "--all2all-backend deepep_low_latency --enabel-eplb", 1, "vllm-ll", "ll"),
 )
 
 problems = []

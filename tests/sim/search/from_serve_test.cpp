@@ -46,7 +46,7 @@ TEST_CASE("serve_command: words are split as a shell does") {
   CHECK(object.find("n")->items().size() == 2);
   CHECK(object.find("extra")->as_int() == 7);
   CHECK(command.unread({"--enable-dbo, --dbo-decode-token-threshold", "A and --cc"}) ==
-        std::vector<std::string>{"B", "--tp"});
+        std::vector<std::string>{"B", "-tp"});
   CHECK_THROWS_WITH_AS(ServeCommand("vllm serve 'x"), "the command has a quote ' that is not closed", InputError);
   CHECK_THROWS_AS(ServeCommand("python3 train.py"), InputError);
   CHECK_THROWS_WITH_AS(ServeCommand("vllm serve m --dp x").count({"dp"}), "--dp: \"x\" is no whole number", InputError);
@@ -77,8 +77,79 @@ TEST_CASE("serve_command: an option takes as many words as its server has it tak
 
 TEST_CASE("serve_command: what is not known but near an option that is says so") {
   const ServeCommand command("vllm serve m --enabel-dbo --quite-another-thing 3 --seed 1");
-  CHECK(command.unread({}) ==
-        std::vector<std::string>{"--enabel-dbo (did you mean --enable-dbo?)", "--quite-another-thing", "--seed"});
+  CHECK(command.refused() == std::vector<std::string>{"--enabel-dbo is no option (did you mean --enable-dbo?)"});
+  CHECK(command.unread({"--enabel-dbo"}) ==
+        std::vector<std::string>{"--quite-another-thing (not in the version read)", "--seed"});
+}
+
+TEST_CASE("serve_command: an option is taken by a beginning that it alone has, and no other way than it is written") {
+  struct Case {
+    std::string line, words;
+  };
+  for (const Case& c :
+       {Case{"vllm serve m --tp 2", "--tp is written -tp"}, Case{"vllm serve m -enable-dbo", "is written --enable-dbo"},
+        Case{"vllm serve m --max-num-q 3", "--max-num-q may be --max-num-queued-reqs or --max-num-queued-tokens"},
+        Case{"vllm serve m --disable", "is the beginning of"},
+        Case{"vllm serve m --no-headless", "--no-headless: vLLM's --headless has no --no-"},
+        Case{"sglang serve m --pp 2", "--pp may be --pp-size, --pp-max-micro-batch-size or --pp-async-batch-depth"},
+        Case{"sglang serve m --no-enable-two-batch-overlap", "has no --no-"}}) {
+    CAPTURE(c.line);
+    const ServeCommand command(c.line);
+    REQUIRE(command.refused().size() == 1);
+    CHECK(command.refused().front().find(c.words) != std::string::npos);
+  }
+  ServeCommand sglang("sglang serve m --tp 16 --dp 4 --enable-two --no-dllm-fdfo");
+  CHECK(sglang.refused().empty());
+  CHECK(sglang.count({"tp-size"}) == 16);
+  CHECK(sglang.count({"dp-size"}) == 4);
+  CHECK(sglang.has("enable-two-batch-overlap"));
+  const ServeCommand vllm("vllm serve m -tp 2 -ep --no-enable-eplb -O3 --cuda-graph-sizes 8 16 -dpe");
+  CHECK(vllm.refused().empty());
+  REQUIRE(vllm.of_other_versions().size() == 1);
+  CHECK(vllm.of_other_versions().front() ==
+        "a version that still has --cuda-graph-sizes: it is gone from vLLM since (--cudagraph-capture-sizes)");
+}
+
+TEST_CASE("serve_command: counts may have a unit") {
+  const auto count = [](const std::string& text) {
+    return ServeCommand("vllm serve m --max-model-len " + text).readable_count({"max-model-len"});
+  };
+  CHECK(count("4096") == 4096);
+  CHECK(count("25.6k") == 25600);
+  CHECK(count("32K") == 32768);
+  CHECK(count("1m") == 1000000);
+  CHECK(count("2G") == std::int64_t{2} << 30);
+  for (const char* text : {"1.5K", "k", "12x", "1e3k", "9999T"}) {
+    CAPTURE(text);
+    CHECK_THROWS_AS(count(text), InputError);
+  }
+}
+
+TEST_CASE("serve_options: options are those of the files read, and none is listed twice") {
+  for (const Server server : {Server::Vllm, Server::Sglang}) {
+    std::vector<std::string_view> names = option_names(server);
+    CHECK(names.size() > 250);
+    for (const std::string_view name : names) {
+      CAPTURE(std::string(name));
+      CHECK(find_option(server, name));
+      CHECK(!gone_option(server, name));
+    }
+    std::sort(names.begin(), names.end());
+    CHECK(std::adjacent_find(names.begin(), names.end()) == names.end());
+  }
+  // Checked by hand against the declarations: the same name, and what follows it.
+  CHECK(find_option(Server::Vllm, "enable-dbo") == Takes::Nothing);
+  CHECK(find_option(Server::Vllm, "no-enable-dbo") == Takes::Nothing);
+  CHECK(!find_option(Server::Vllm, "no-headless"));
+  CHECK(find_option(Server::Vllm, "ubatch-size") == Takes::Value);
+  CHECK(find_option(Server::Vllm, "allowed-origins") == Takes::Value);  // JSON in one word
+  CHECK(find_option(Server::Vllm, "api-key") == Takes::Values);
+  CHECK(find_option(Server::Vllm, "show-hidden-metrics-for-version") == Takes::Value);
+  CHECK(find_option(Server::Sglang, "ep") == Takes::Value);
+  CHECK(find_option(Server::Sglang, "tbo-token-distribution-threshold") == Takes::Value);
+  CHECK(find_option(Server::Sglang, "cuda-graph-bs-decode") == Takes::Values);
+  CHECK(!find_option(Server::Sglang, "no-enable-two-batch-overlap"));
+  CHECK(gone_option(Server::Sglang, "enable-deepep-moe") == "--moe-a2a-backend deepep");
 }
 
 TEST_CASE("from_serve: a quantised checkpoint or cache sets the precision, and says so") {
@@ -197,6 +268,11 @@ TEST_CASE("from_serve: low latency sets no SMs aside, and its graphs are the ser
   CHECK(*c.execution.graph_sizes == std::vector<std::int64_t>{1, 2, 4, 8, 16, 24, 32});
   CHECK(config_of(kLow + "--enforce-eager").execution.mode == Execution::Eager);
   CHECK(config_of(kLow + "-O.cudagraph_mode PIECEWISE").execution.mode == Execution::Eager);
+  CHECK(config_of(kLow + "-cc.cudagraph_mode full").execution.mode == Execution::Graph);
+  CHECK(config_of(kLow + "-cc.cudagraph_mode FULL --enforce-eager").execution.mode == Execution::Eager);
+  CHECK(config_of(kLow + "-O3").execution.mode == Execution::Graph);
+  CHECK(config_of(kLow + "-O0").execution.mode == Execution::Eager);
+  CHECK(says(from_serve(kLow + "-O7", {}).refused, "from 0 to 3"));
   CHECK(*config_of(kLow + "--cudagraph-capture-sizes 64 32").execution.graph_sizes ==
         std::vector<std::int64_t>{32, 64});
   CHECK(config_of("VLLM_USE_V2_MODEL_RUNNER=1 " + kLow).overlap.coordination == Coordination::Mrv2);
@@ -215,6 +291,10 @@ TEST_CASE("from_serve: what vLLM refuses is named, and a config of the nearest c
                         Case{"VLLM_DBO_COMM_SMS=132 " + kHigh, "leaves none of the 132 SMs"},
                         Case{kLow + "--num-redundant-experts 16", "without --enable-eplb"},
                         Case{kLow + "--data-parallel-size-local 32", "is more than --data-parallel-size"},
+                        Case{kLow + "--data-parallel-rank 16", "is not below --data-parallel-size 16"},
+                        Case{kLow + "-pcp 2", "with data-parallel ranks"},
+                        Case{kLow + "-tp 2 -dcp 4", "is no multiple of --decode-context-parallel-size"},
+                        Case{kLow + "--enabel-dbo", "did you mean --enable-dbo?"},
                         Case{kVllm + "--ubatch-size 3 --all2all-backend deepep_low_latency", "keeps 2 handles"}}) {
     CAPTURE(c.line);
     const FromServe r = from_serve(c.line, {});
@@ -250,9 +330,30 @@ TEST_CASE("from_serve: SGLang's options become a config") {
   const Config decode = config_of(base + "--moe-a2a-backend deepep --max-running-requests 4096");
   CHECK(decode.overlap.schedule == "sglang-decode");
   CHECK(decode.workload.uniform->decode_tokens == 128);  // 4096 over 32 ranks
-  CHECK(says(from_serve(base, {}).refused, "--moe-a2a-backend none"));
+  // Ranks with attention of their own may split without an all-to-all, which is not modelled.
+  CHECK(from_serve(base, {}).refused.empty());
+  CHECK(says(from_serve(base, {}).assumed, "splitting over none's gather and scatter is not modelled"));
+  const std::string apart = "sglang serve --model-path deepseek-v3 --tp 16 --enable-two-batch-overlap ";
+  CHECK(says(from_serve(apart, {}).refused, "--moe-a2a-backend none (its default) and no --enable-dp-attention"));
   CHECK(says(from_serve(base + "--moe-a2a-backend deepep --tbo-token-distribution-threshold 0.8", {}).refused,
              "must be 0 to 0.5"));
+  CHECK(says(from_serve(base + "--moe-a2a-backend depep", {}).refused, "did you mean \"deepep\"?"));
+  CHECK(says(from_serve(base + "--moe-a2a-backend deepep_v2", {}).refused, "--moe-a2a-backend deepep_v2 with"));
+  CHECK(says(from_serve(base + "--moe-a2a-backend deepep --moe-dense-tp-size 4", {}).refused, "it is 1 or"));
+  CHECK(says(from_serve("sglang serve --model-path deepseek-v3 --tp 16 --dp 2 --nnodes 2", {}).refused,
+             "without --enable-dp-attention"));
+  // Each phase has graphs of its own, by three ways of saying so; splitting has none for prompts.
+  const std::string graphs = base + "--moe-a2a-backend deepep --deepep-mode low_latency ";
+  const auto mode = [&](const std::string& rest) { return config_of(graphs + rest).execution.mode; };
+  CHECK(mode("") == Execution::Graph);
+  CHECK(mode("--disable-decode-cuda-graph") == Execution::Eager);
+  CHECK(mode("--disable-prefill-cuda-graph") == Execution::Graph);
+  CHECK(mode("--disable-cuda-graph --cuda-graph-backend-decode full") == Execution::Graph);
+  CHECK(mode("--cuda-graph-backend-decode full --cuda-graph-config '{\"decode\": {\"backend\": \"disabled\"}}'") ==
+        Execution::Eager);
+  CHECK(mode("--disaggregation-mode prefill") == Execution::Eager);
+  CHECK(*config_of(graphs + "--cuda-graph-bs-decode 64 128").execution.graph_sizes ==
+        std::vector<std::int64_t>{64, 128});
   // Attention is cut among the GPUs that do not have batches of their own.
   const Config cut = config_of("sglang serve --model-path deepseek-v3 --tp 16 --dp 4 --enable-dp-attention");
   CHECK(cut.parallel.data == 4);
