@@ -15,13 +15,4 @@ std::string hash_text(std::uint64_t hash) {
   return text;
 }
 
-std::uint64_t mix_below(std::uint64_t seed, std::uint64_t counter, std::uint64_t bound) {
-  const std::uint64_t value = mix(seed, counter);
-  const std::uint64_t value_low = value & 0xFFFFFFFFULL, value_high = value >> 32;
-  const std::uint64_t bound_low = bound & 0xFFFFFFFFULL, bound_high = bound >> 32;
-  const std::uint64_t middle = value_high * bound_low + ((value_low * bound_low) >> 32);
-  const std::uint64_t middle_low = (middle & 0xFFFFFFFFULL) + value_low * bound_high;
-  return value_high * bound_high + (middle >> 32) + (middle_low >> 32);
-}
-
 }  // namespace dbo
