@@ -1,6 +1,7 @@
 #include "sim/plan/expert_draw.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "sim/base/error.h"
@@ -139,6 +140,11 @@ WeightedDraw::WeightedDraw(std::vector<std::uint32_t> weights, TopK top_k)
   cumulative_.push_back(0);
   for (const std::uint32_t weight : weights) cumulative_.push_back(cumulative_.back() + weight);
   const std::uint64_t total = cumulative_.back();
+  const auto size = static_cast<std::size_t>(group_size_);
+  for (std::size_t g = 0; g < static_cast<std::size_t>(top_k.groups); ++g) {
+    group_weight_[g] = cumulative_[(g + 1) * size] - cumulative_[g * size];
+    group_sums_[g] = cumulative_[(g + 1) * size];
+  }
   while ((total >> guide_shift_) > 8 * weights.size()) ++guide_shift_;
   std::uint32_t expert = 0;
   for (std::uint64_t part = 0; part <= total >> guide_shift_; ++part) {
@@ -153,41 +159,45 @@ std::size_t WeightedDraw::find(std::uint64_t target) const {
   return expert;
 }
 
-int WeightedDraw::pick_groups(std::uint64_t key, GroupList& groups) const {
-  const auto size = static_cast<std::size_t>(group_size_);
-  const auto count = static_cast<std::size_t>(top_k_.groups);
-  std::array<std::uint64_t, kMaxGroups> weight{};
-  std::array<bool, kMaxGroups> picked{};
-  std::uint64_t total = 0;
-  for (std::size_t g = 0; g < count; ++g) total += weight[g] = cumulative_[(g + 1) * size] - cumulative_[g * size];
+/// `kCount` groups where that many are known when compiled, which is twice as fast; 0: any number.
+template <std::size_t kCount>
+std::uint64_t WeightedDraw::picked_groups(std::uint64_t key) const {
+  const std::size_t count = kCount > 0 ? kCount : static_cast<std::size_t>(top_k_.groups);
+  constexpr std::size_t kRoom = kCount == 0 ? kMaxGroups : kCount;
+  std::array<std::uint64_t, kRoom> sums;  // of the weights from the front on
+  std::copy_n(group_sums_.begin(), count, sums.begin());
+  std::uint64_t picked = 0;
   for (int n = 0; n < top_k_.group_top_k; ++n) {
     std::size_t g = 0;
-    if (total > 0) {
-      std::uint64_t target = mix_below(key, 0x20000 + static_cast<std::uint64_t>(n), total);
-      while (target >= weight[g]) target -= weight[g++];
+    if (const std::uint64_t total = sums[count - 1]; total > 0) {
+      // Without branches, as none could be foreseen.
+      const std::uint64_t target = mix_below(key, 0x20000 + static_cast<std::uint64_t>(n), total);
+      for (std::size_t i = 0; i < count; ++i) g += sums[i] <= target ? 1 : 0;
+      for (std::size_t i = 0; i < count; ++i) sums[i] -= i >= g ? group_weight_[g] : 0;
     } else {
-      while (picked[g]) ++g;  // only groups without weight are left
+      while ((picked >> g & 1) != 0) ++g;  // only groups without weight are left
     }
-    picked[g] = true;
-    total -= weight[g];
-    weight[g] = 0;
+    picked |= std::uint64_t{1} << g;
   }
+  return picked;
+}
+
+int WeightedDraw::pick_groups(std::uint64_t key, GroupList& groups) const {
+  std::uint64_t picked = top_k_.groups == 8 ? picked_groups<8>(key) : picked_groups<0>(key);
   int found = 0;
-  for (std::size_t g = 0; g < count; ++g)
-    if (picked[g]) groups[static_cast<std::size_t>(found++)] = static_cast<int>(g);
+  for (; picked != 0; picked &= picked - 1) groups[static_cast<std::size_t>(found++)] = std::countr_zero(picked);
   return found;
 }
 
 void WeightedDraw::draw(std::uint64_t key, int* out) const {
   const auto size = static_cast<std::size_t>(group_size_);
-  GroupList groups{};
+  GroupList groups;
+  groups[0] = 0;
   const int picked = top_k_.groups > 1 ? pick_groups(key, groups) : 1;
-  const auto weight_of = [&](int i) {
-    const std::size_t begin = static_cast<std::size_t>(groups[static_cast<std::size_t>(i)]) * size;
-    return cumulative_[begin + size] - cumulative_[begin];
-  };
+  const auto group = [&](int i) { return static_cast<std::size_t>(groups[static_cast<std::size_t>(i)]); };
+  std::array<std::uint64_t, kMaxGroups> sums;
   std::uint64_t total = 0;
-  for (int i = 0; i < picked; ++i) total += weight_of(i);
+  for (int i = 0; i < picked; ++i) sums[static_cast<std::size_t>(i)] = total += group_weight_[group(i)];
   int found = 0;
   const auto add = [&](int expert) {
     if (std::find(out, out + found, expert) == out + found) out[found++] = expert;
@@ -195,15 +205,14 @@ void WeightedDraw::draw(std::uint64_t key, int* out) const {
   // Drawing again on a repeat is drawing without replacement; heavy skew may need many tries, then the rest is filled.
   constexpr std::uint64_t kTries = 200;
   for (std::uint64_t n = 0; found < top_k_.k && n < kTries && total > 0; ++n) {
-    std::uint64_t target = mix_below(key, n, total);
+    const std::uint64_t target = mix_below(key, n, total);
     int i = 0;
-    for (std::uint64_t weight = weight_of(0); target >= weight; weight = weight_of(++i)) target -= weight;
-    const std::size_t begin = static_cast<std::size_t>(groups[static_cast<std::size_t>(i)]) * size;
-    add(static_cast<int>(find(cumulative_[begin] + target)));
+    for (int before = 0; before + 1 < picked; ++before) i += sums[static_cast<std::size_t>(before)] <= target ? 1 : 0;
+    const std::uint64_t inside = target - (sums[static_cast<std::size_t>(i)] - group_weight_[group(i)]);
+    add(static_cast<int>(find(cumulative_[group(i) * size] + inside)));
   }
   for (int i = 0; i < picked && found < top_k_.k; ++i)
-    for (int e = 0; e < group_size_ && found < top_k_.k; ++e)
-      add(groups[static_cast<std::size_t>(i)] * group_size_ + e);
+    for (int e = 0; e < group_size_ && found < top_k_.k; ++e) add(static_cast<int>(group(i) * size) + e);
 }
 
 std::vector<std::uint32_t> integer_weights(const std::vector<double>& shares) {

@@ -55,9 +55,12 @@ class WeightedDraw {
   static constexpr std::size_t kMaxGroups = 64;
   using GroupList = std::array<int, kMaxGroups>;
   int pick_groups(std::uint64_t key, GroupList& groups) const;
+  template <std::size_t kCount>
+  std::uint64_t picked_groups(std::uint64_t key) const;
 
   TopK top_k_;
   int group_size_ = 1;
+  std::array<std::uint64_t, kMaxGroups> group_weight_{}, group_sums_{};
   std::vector<std::uint64_t> cumulative_;  ///< [experts + 1]
   std::vector<std::uint32_t> guide_;       ///< for each part of the weight, the first expert that reaches into it
   int guide_shift_ = 0;

@@ -132,17 +132,9 @@ void Router::drawn_tokens(const Class& c, int source, TokenRange tokens, int* ou
     for (int i = 0; i < top_k_.k; ++i, ++out) {
       // Replicas take turns, so that they share the load evenly.
       const std::vector<int>& copies = c.placement.replicas[static_cast<std::size_t>(*out)];
-      *out = copies[number % copies.size()];
+      *out = copies.size() == 1 ? copies.front() : copies[number % copies.size()];
     }
   }
-}
-
-RoutedLoad RoutedLoads::load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain) {
-  std::vector<std::int64_t> key{router.same_load_on_all_layers() ? 0 : router.routing_class(layer), domain};
-  for (const TokenRange& range : tokens) key.insert(key.end(), {range.begin, range.end});
-  const auto [at, fresh] = known_.try_emplace(std::move(key));
-  if (fresh) at->second = router.load(layer, tokens, domain);
-  return at->second;
 }
 
 }  // namespace dbo

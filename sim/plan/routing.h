@@ -55,6 +55,15 @@ struct RoutedLoad {
   bool sampled = false;             ///< counted on part of the tokens and scaled up
 };
 
+/// Tokens of one rank.
+struct RankTokens {
+  int rank = 0;
+  TokenRange tokens;
+};
+
+/// Whole counts of a dispatch, which add up over tokens: what drawn routing is counted in.
+using RoutedCounts = std::vector<std::uint32_t>;
+
 /// Expert choices and their counts. Immutable after construction; every method may be called from any thread.
 class Router {
  public:
@@ -86,6 +95,14 @@ class Router {
 
   /// How many tokens of a rank are counted at most: some 260,000 of all ranks together.
   std::int64_t counted_tokens() const;
+  /// Whether `load` counts tokens.
+  bool counts_tokens() const { return kind_ != RoutingKind::Balanced; }
+  int tensor_parallel() const { return tensor_parallel_; }
+
+  /// Adds the tokens to `counts`; empty ones are set up first. The counts are for one layer's class and one domain.
+  void add_counts(int layer, std::span<const RankTokens> tokens, int domain, RoutedCounts& counts) const;
+  /// A load of tokens that were counted, each for `weight` of them.
+  RoutedLoad load_of(const RoutedCounts& counts, int layer, std::span<const TokenRange> tokens, double weight) const;
 
  private:
   struct Class {
@@ -95,6 +112,8 @@ class Router {
     std::uint64_t key = 0;
   };
 
+  template <typename Taken>
+  void count_tokens(int layer, std::span<const RankTokens> tokens, int domain, Taken taken) const;
   std::size_t index(int layer) const { return static_cast<std::size_t>(routing_class(layer)); }
   void balanced_tokens(const Class& c, int source, TokenRange tokens, int* out) const;
   void drawn_tokens(const Class& c, int source, TokenRange tokens, int* out) const;
@@ -108,14 +127,25 @@ class Router {
   std::vector<Class> classes_;
 };
 
-/// Loads counted before, by routers alike: same world, shape, tensor parallelism and routing. For one thread.
+/// Loads counted before, by routers alike: same world, shape, tensor parallelism and routing. Batches of many sizes
+/// share what is counted of their tokens: the counts of the first 32 of every rank, of the first 64, and so on. The
+/// loads are those of Router::load without pairs, bit for bit. For one thread.
 class RoutedLoads {
  public:
   RoutedLoad load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain);
-  void clear() { known_.clear(); }
+  /// Forgets the loads, which are many when batches are; what their tokens were counted to stays.
+  void next_batch() { known_.clear(); }
+  void clear();
 
  private:
+  using Prefixes = std::vector<RoutedCounts>;  ///< [n]: of every rank's first n blocks of tokens
+
+  RoutedLoad count(const Router& router, int layer, std::span<const TokenRange> tokens, int domain);
+  const Prefixes& prefixes(const Router& router, int layer, int domain, int part, std::size_t blocks, int ranks);
+
   std::map<std::vector<std::int64_t>, RoutedLoad> known_;  ///< by routing class, domain and every rank's tokens
+  std::map<std::vector<int>, Prefixes> prefixes_;          ///< by routing class, domain and part of a tensor group
+  std::size_t prefix_bytes_ = 0;
 };
 
 }  // namespace dbo

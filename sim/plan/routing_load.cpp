@@ -1,5 +1,7 @@
 // Counts of one dispatch: in closed form for balanced routing, token by token for the other kinds.
 #include <algorithm>
+#include <bit>
+#include <optional>
 
 #include "sim/base/error.h"
 #include "sim/plan/routing.h"
@@ -70,65 +72,126 @@ PairTraffic& pair_of(RoutedLoad& load, int from, int to) {
   return load.pairs[static_cast<std::size_t>(from) * load.ranks.size() + static_cast<std::size_t>(to)];
 }
 
-/// Adds up one rank's tokens; `stamp` arrays remember which token last touched a rank or domain.
+/// What is counted at a rank, in the order of `kFields`.
+enum Field : std::size_t {
+  CopiesSelf,
+  CopiesOutNear,
+  CopiesOutFar,
+  CopiesInNear,
+  CopiesInFar,
+  RanksSelf,
+  RanksOutNear,
+  RanksOutFar,
+  RanksInNear,
+  RanksInFar,
+  RailOut,
+  RailIn,
+  ForwardOut,
+  ForwardIn,
+  FieldCount
+};
+constexpr double RankTraffic::*kFields[FieldCount] = {
+    &RankTraffic::copies_self,    &RankTraffic::copies_out_near, &RankTraffic::copies_out_far,
+    &RankTraffic::copies_in_near, &RankTraffic::copies_in_far,   &RankTraffic::ranks_self,
+    &RankTraffic::ranks_out_near, &RankTraffic::ranks_out_far,   &RankTraffic::ranks_in_near,
+    &RankTraffic::ranks_in_far,   &RankTraffic::rail_out,        &RankTraffic::rail_in,
+    &RankTraffic::forward_out,    &RankTraffic::forward_in};
+
+/// Counts of the physical experts' rows, then of every rank's fields.
+std::size_t counts_size(const ExpertPlacement& placement, std::size_t ranks) {
+  return static_cast<std::size_t>(placement.physical()) + ranks * FieldCount;
+}
+
+/// Counts the tokens of one rank after the other: rows of experts, tokens that need a rank, tokens that need a far
+/// domain. Everything a load says follows from these, so a token costs only its experts.
 class Counter {
  public:
-  Counter(const ExpertPlacement& placement, int ranks, int domain, RoutedLoad& load)
-      : placement_(placement),
-        domain_(domain),
-        load_(load),
-        rank_stamp_(static_cast<std::size_t>(ranks), 0),
-        domain_stamp_(static_cast<std::size_t>(ceil_div_int(ranks, domain)), 0) {}
+  Counter(const ExpertPlacement& placement, int ranks, int domain)
+      : domain_(domain),
+        first_field_(static_cast<std::size_t>(placement.physical())),
+        rows_(first_field_, 0),
+        needed_(static_cast<std::size_t>(ranks), 0),
+        entered_(static_cast<std::size_t>((ranks + domain - 1) / domain), 0),
+        token_ranks_((static_cast<std::size_t>(ranks) + 63) / 64, 0) {
+    for (int expert = 0; expert < placement.physical(); ++expert)
+      home_.push_back(static_cast<std::uint32_t>(placement.rank_of(expert)));
+    for (int rank = 0; rank < ranks; ++rank) domain_of_.push_back(static_cast<std::uint32_t>(rank / domain));
+  }
 
-  /// `experts` [k] of one token of `source`, counted `weight` times.
-  void add(int source, const int* experts, int k, double weight) {
-    ++stamp_;
-    RankTraffic& from = load_.ranks[static_cast<std::size_t>(source)];
-    const int home = source / domain_;
-    domain_stamp_[static_cast<std::size_t>(home)] = stamp_;
+  /// `experts` [k] of one token.
+  void add(const int* experts, int k) {
     for (int i = 0; i < k; ++i) {
-      load_.expert_rows[static_cast<std::size_t>(experts[i])] += weight;
-      const int rank = placement_.rank_of(experts[i]);
-      RankTraffic& to = load_.ranks[static_cast<std::size_t>(rank)];
-      const bool self = rank == source, near = rank / domain_ == home;
-      (self ? from.copies_self : near ? from.copies_out_near : from.copies_out_far) += weight;
-      if (!self) (near ? to.copies_in_near : to.copies_in_far) += weight;
-      const bool paired = !load_.pairs.empty();
-      if (paired) pair_of(load_, source, rank).copies += weight;
-      if (rank_stamp_[static_cast<std::size_t>(rank)] == stamp_) continue;
-      rank_stamp_[static_cast<std::size_t>(rank)] = stamp_;
-      (self ? from.ranks_self : near ? from.ranks_out_near : from.ranks_out_far) += weight;
-      if (!self) (near ? to.ranks_in_near : to.ranks_in_far) += weight;
-      if (paired) pair_of(load_, source, rank).ranks += weight;
-      if (!near) add_far(source, rank, from, to, weight);
+      const auto expert = static_cast<std::size_t>(experts[i]);
+      ++rows_[expert];
+      const std::uint32_t rank = home_[expert];
+      token_ranks_[rank / 64] |= std::uint64_t{1} << rank % 64;
     }
+    std::uint32_t last_domain = ~0U;
+    for (std::size_t word = 0; word < token_ranks_.size(); ++word) {
+      // Ascending, so that a domain's ranks come together.
+      for (std::uint64_t bits = token_ranks_[word]; bits != 0; bits &= bits - 1) {
+        const std::size_t rank = word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+        ++needed_[rank];
+        entered_[domain_of_[rank]] += domain_of_[rank] != last_domain ? 1 : 0;
+        last_domain = domain_of_[rank];
+      }
+      token_ranks_[word] = 0;
+    }
+  }
+
+  /// Adds what was counted of `source`'s tokens, each for `weight`, and starts anew.
+  template <typename Value>
+  void take(int source, Value weight, std::vector<Value>& counts, std::vector<PairTraffic>* pairs) {
+    const auto at = [&](std::size_t rank, Field field) -> Value& {
+      return counts[first_field_ + rank * FieldCount + field];
+    };
+    const std::size_t ranks = needed_.size(), from = static_cast<std::size_t>(source);
+    const std::size_t home = domain_of_[from], slots = rows_.size() / ranks;
+    const auto pair = [&](std::size_t a, std::size_t b) -> PairTraffic& { return (*pairs)[a * ranks + b]; };
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (needed_[rank] == 0) continue;
+      Value rows = 0;
+      for (std::size_t expert = rank * slots; expert < (rank + 1) * slots; ++expert) {
+        const Value own = static_cast<Value>(rows_[expert]) * weight;
+        counts[expert] += own;
+        rows += own;
+        rows_[expert] = 0;
+      }
+      const Value tokens = static_cast<Value>(needed_[rank]) * weight;
+      needed_[rank] = 0;
+      const bool self = rank == from, near = domain_of_[rank] == home;
+      at(from, self ? CopiesSelf : near ? CopiesOutNear : CopiesOutFar) += rows;
+      at(from, self ? RanksSelf : near ? RanksOutNear : RanksOutFar) += tokens;
+      if (pairs != nullptr) pair(from, rank).copies += static_cast<double>(rows);
+      if (pairs != nullptr) pair(from, rank).ranks += static_cast<double>(tokens);
+      if (self) continue;
+      at(rank, near ? CopiesInNear : CopiesInFar) += rows;
+      at(rank, near ? RanksInNear : RanksInFar) += tokens;
+      if (near) continue;
+      const auto gate =
+          static_cast<std::size_t>(gate_of(source, static_cast<int>(rank), domain_, static_cast<int>(ranks)));
+      const Value entering = static_cast<Value>(entered_[domain_of_[rank]]) * weight;
+      entered_[domain_of_[rank]] = 0;  // once a domain: its other ranks find nothing left
+      at(from, RailOut) += entering;
+      at(gate, RailIn) += entering;
+      if (pairs != nullptr) pair(from, gate).rail += static_cast<double>(entering);
+      if (gate == rank) continue;
+      at(gate, ForwardOut) += tokens;
+      at(rank, ForwardIn) += tokens;
+      if (pairs != nullptr) pair(gate, rank).forward += static_cast<double>(tokens);
+    }
+    entered_[home] = 0;
   }
 
  private:
-  static int ceil_div_int(int a, int b) { return (a + b - 1) / b; }
-
-  void add_far(int source, int rank, RankTraffic& from, RankTraffic& to, double weight) {
-    const auto domain = static_cast<std::size_t>(rank / domain_);
-    const int gate = gate_of(source, rank, domain_, static_cast<int>(load_.ranks.size()));
-    RankTraffic& through = load_.ranks[static_cast<std::size_t>(gate)];
-    if (domain_stamp_[domain] != stamp_) {
-      domain_stamp_[domain] = stamp_;
-      from.rail_out += weight;
-      through.rail_in += weight;
-      if (!load_.pairs.empty()) pair_of(load_, source, gate).rail += weight;
-    }
-    if (gate != rank) {
-      if (!load_.pairs.empty()) pair_of(load_, gate, rank).forward += weight;
-      through.forward_out += weight;
-      to.forward_in += weight;
-    }
-  }
-
-  const ExpertPlacement& placement_;
   int domain_;
-  RoutedLoad& load_;
-  std::vector<std::uint64_t> rank_stamp_, domain_stamp_;
-  std::uint64_t stamp_ = 0;
+  std::size_t first_field_;
+  std::vector<std::uint32_t> rows_;         ///< [physical experts]
+  std::vector<std::uint32_t> needed_;       ///< [ranks] tokens that need the rank
+  std::vector<std::uint32_t> entered_;      ///< [domains] tokens that need one of its ranks
+  std::vector<std::uint64_t> token_ranks_;  ///< ranks of the token at hand, a bit each
+  std::vector<std::uint32_t> home_;         ///< [physical experts] their ranks
+  std::vector<std::uint32_t> domain_of_;    ///< [ranks]
 };
 
 RoutedLoad empty_load(const ExpertPlacement& placement, std::span<const TokenRange> tokens) {
@@ -137,6 +200,42 @@ RoutedLoad empty_load(const ExpertPlacement& placement, std::span<const TokenRan
   load.ranks.resize(tokens.size());
   for (std::size_t r = 0; r < tokens.size(); ++r) load.ranks[r].tokens = static_cast<double>(tokens[r].size());
   return load;
+}
+
+template <typename Value>
+void add_weighted(const std::vector<Value>& counts, double weight, RoutedLoad& load) {
+  std::size_t i = 0;
+  for (double& rows : load.expert_rows) rows = static_cast<double>(counts[i++]) * weight;
+  for (RankTraffic& traffic : load.ranks)
+    for (double RankTraffic::*field : kFields) traffic.*field = static_cast<double>(counts[i++]) * weight;
+}
+
+/// Which of the ranks' tokens are counted, and for how many each stands.
+struct CountedTokens {
+  std::vector<RankTokens> tokens;  ///< of the ranks that have some
+  std::vector<double> weights;     ///< [ranks]
+  std::optional<double> weight;    ///< of all ranks, when it is the same
+  bool sampled = false;
+};
+
+CountedTokens counted_of(const Router& router, std::span<const TokenRange> tokens) {
+  CountedTokens out;
+  out.weights.assign(tokens.size(), 1);
+  out.weight = 1;
+  for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
+    const TokenRange range = tokens[rank];
+    if (range.size() <= 0) continue;
+    const std::int64_t counted = std::min(range.size(), router.counted_tokens());
+    const double weight = static_cast<double>(range.size()) / static_cast<double>(counted);
+    out.sampled = out.sampled || counted < range.size();
+    out.weights[rank] = weight;
+    if (out.tokens.empty())
+      out.weight = weight;
+    else if (out.weight != weight)
+      out.weight.reset();
+    out.tokens.push_back({static_cast<int>(rank), {range.begin, range.begin + counted}});
+  }
+  return out;
 }
 
 /// Of a token: `copies` and the chance of a copy to any one rank, and of one to any one domain.
@@ -168,23 +267,56 @@ RoutedLoad Router::load(int layer, std::span<const TokenRange> tokens, int domai
   return c.blocks != nullptr ? closed_form(c, tokens, domain, pairs) : counted_load(layer, tokens, domain, pairs);
 }
 
+/// Counts the tokens of each rank; `taken(counter, rank)` after each.
+template <typename Taken>
+void Router::count_tokens(int layer, std::span<const RankTokens> tokens, int domain, Taken taken) const {
+  // In runs, so that the choices stay in the cache.
+  constexpr std::int64_t kRun = 512;
+  Counter counter(classes_[index(layer)].placement, world_.ranks, domain);
+  std::vector<int> experts(static_cast<std::size_t>(kRun * top_k_.k));
+  for (const RankTokens& of_rank : tokens) {
+    if (of_rank.tokens.size() <= 0) continue;
+    for (std::int64_t begin = of_rank.tokens.begin; begin < of_rank.tokens.end; begin += kRun) {
+      const std::int64_t end = std::min(begin + kRun, of_rank.tokens.end);
+      experts_of_tokens(of_rank.rank, layer, {begin, end}, experts.data());
+      for (std::int64_t i = 0; i < end - begin; ++i) counter.add(experts.data() + i * top_k_.k, top_k_.k);
+    }
+    taken(counter, of_rank.rank);
+  }
+}
+
+void Router::add_counts(int layer, std::span<const RankTokens> tokens, int domain, RoutedCounts& counts) const {
+  const ExpertPlacement& placement = classes_[index(layer)].placement;
+  if (counts.empty()) counts.assign(counts_size(placement, static_cast<std::size_t>(world_.ranks)), 0);
+  count_tokens(layer, tokens, domain,
+               [&](Counter& counter, int rank) { counter.take<std::uint32_t>(rank, 1, counts, nullptr); });
+}
+
+RoutedLoad Router::load_of(const RoutedCounts& counts, int layer, std::span<const TokenRange> tokens,
+                           double weight) const {
+  RoutedLoad load = empty_load(classes_[index(layer)].placement, tokens);
+  load.sampled = weight != 1;
+  add_weighted(counts, weight, load);
+  return load;
+}
+
 RoutedLoad Router::counted_load(int layer, std::span<const TokenRange> tokens, int domain, bool pairs) const {
   DBO_CHECK(static_cast<int>(tokens.size()) == world_.ranks, "a token range for every rank");
+  const CountedTokens counted = counted_of(*this, tokens);
   const ExpertPlacement& placement = classes_[index(layer)].placement;
-  RoutedLoad load = empty_load(placement, tokens);
-  if (pairs) load.pairs.resize(tokens.size() * tokens.size());
-  Counter counter(placement, world_.ranks, domain, load);
-  std::vector<int> experts;
-  for (int rank = 0; rank < world_.ranks; ++rank) {
-    const TokenRange range = tokens[static_cast<std::size_t>(rank)];
-    if (range.size() <= 0) continue;
-    const std::int64_t counted = std::min(range.size(), counted_tokens());
-    load.sampled = load.sampled || counted < range.size();
-    experts.resize(static_cast<std::size_t>(counted * top_k_.k));
-    experts_of_tokens(rank, layer, {range.begin, range.begin + counted}, experts.data());
-    const double weight = static_cast<double>(range.size()) / static_cast<double>(counted);
-    for (std::int64_t i = 0; i < counted; ++i) counter.add(rank, experts.data() + i * top_k_.k, top_k_.k, weight);
+  if (counted.weight && !pairs) {
+    RoutedCounts counts;
+    add_counts(layer, counted.tokens, domain, counts);
+    return load_of(counts, layer, tokens, *counted.weight);
   }
+  RoutedLoad load = empty_load(placement, tokens);
+  load.sampled = counted.sampled;
+  if (pairs) load.pairs.resize(tokens.size() * tokens.size());
+  std::vector<double> counts(counts_size(placement, tokens.size()), 0);
+  count_tokens(layer, counted.tokens, domain, [&](Counter& counter, int rank) {
+    counter.take<double>(rank, counted.weights[static_cast<std::size_t>(rank)], counts, pairs ? &load.pairs : nullptr);
+  });
+  add_weighted(counts, 1, load);
   return load;
 }
 
@@ -231,6 +363,98 @@ RoutedLoad Router::closed_form(const Class& c, std::span<const TokenRange> token
   }
   if (pairs) expected_pairs(load, domain, copies, per_rank, per_domain);
   return load;
+}
+
+RoutedLoad RoutedLoads::load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain) {
+  std::vector<std::int64_t> key{router.same_load_on_all_layers() ? 0 : router.routing_class(layer), domain};
+  for (const TokenRange& range : tokens) key.insert(key.end(), {range.begin, range.end});
+  const auto [at, fresh] = known_.try_emplace(std::move(key));
+  if (fresh)
+    at->second = router.counts_tokens() ? count(router, layer, tokens, domain) : router.load(layer, tokens, domain);
+  return at->second;
+}
+
+void RoutedLoads::clear() {
+  known_.clear();
+  prefixes_.clear();
+  prefix_bytes_ = 0;
+}
+
+namespace {
+
+/// How many of a rank's tokens the n-th prefix counts: every 32 first, then every 256, as long batches need not be met
+/// as closely.
+constexpr std::int64_t kFine = 32, kCoarse = 256, kFineBlocks = 64;
+std::int64_t prefix_tokens(std::size_t n) {
+  const auto blocks = static_cast<std::int64_t>(n);
+  return std::min(blocks, kFineBlocks) * kFine + std::max<std::int64_t>(blocks - kFineBlocks, 0) * kCoarse;
+}
+/// The last prefix of at most so many tokens.
+std::size_t prefix_below(std::int64_t tokens) {
+  constexpr std::int64_t kFineTokens = kFine * kFineBlocks;
+  return static_cast<std::size_t>(tokens <= kFineTokens ? tokens / kFine
+                                                        : kFineBlocks + (tokens - kFineTokens) / kCoarse);
+}
+
+/// Prefixes kept of one kind of router; beyond, tokens are counted one by one.
+constexpr std::size_t kMostPrefixBytes = std::size_t{96} << 20;
+
+}  // namespace
+
+const RoutedLoads::Prefixes& RoutedLoads::prefixes(const Router& router, int layer, int domain, int part,
+                                                   std::size_t blocks, int ranks) {
+  Prefixes& out = prefixes_[{router.routing_class(layer), domain, part}];
+  if (out.empty()) {
+    out.emplace_back();
+    router.add_counts(layer, {}, domain, out.back());
+  }
+  const std::size_t bytes = out.front().size() * sizeof(std::uint32_t);
+  std::vector<RankTokens> tokens;
+  while (out.size() <= blocks && prefix_bytes_ + bytes <= kMostPrefixBytes) {
+    const TokenRange block{prefix_tokens(out.size() - 1), prefix_tokens(out.size())};
+    tokens.clear();
+    for (int rank = part; rank < ranks; rank += router.tensor_parallel()) tokens.push_back({rank, block});
+    RoutedCounts next = out.back();
+    router.add_counts(layer, tokens, domain, next);
+    out.push_back(std::move(next));
+    prefix_bytes_ += bytes;
+  }
+  return out;
+}
+
+RoutedLoad RoutedLoads::count(const Router& router, int layer, std::span<const TokenRange> tokens, int domain) {
+  const CountedTokens counted = counted_of(router, tokens);
+  if (!counted.weight || counted.tokens.size() < tokens.size()) return router.load(layer, tokens, domain);
+  const auto ranks = static_cast<int>(tokens.size());
+  RoutedCounts sum;
+  std::vector<RankTokens> singly;
+  // Ranks at the same place of their tensor groups send the same tokens where batches are alike.
+  for (int part = 0; part < router.tensor_parallel(); ++part) {
+    TokenRange common = counted.tokens[static_cast<std::size_t>(part)].tokens;
+    for (int rank = part; rank < ranks; rank += router.tensor_parallel()) {
+      const TokenRange& own = counted.tokens[static_cast<std::size_t>(rank)].tokens;
+      common = {std::max(common.begin, own.begin), std::min(common.end, own.end)};
+    }
+    std::size_t first = prefix_below(common.begin), last = prefix_below(std::max<std::int64_t>(common.end, 0));
+    if (prefix_tokens(first) < common.begin) ++first;
+    if (first < last) {
+      const Prefixes& known = prefixes(router, layer, domain, part, last, ranks);
+      last = std::min(last, known.size() - 1);
+      if (first < last) {
+        if (sum.empty()) router.add_counts(layer, {}, domain, sum);
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += known[last][i] - known[first][i];
+      }
+    }
+    const bool blocks = first < last;
+    for (int rank = part; rank < ranks; rank += router.tensor_parallel()) {
+      const TokenRange& own = counted.tokens[static_cast<std::size_t>(rank)].tokens;
+      const std::int64_t head = blocks ? prefix_tokens(first) : own.end;
+      singly.push_back({rank, {own.begin, head}});
+      if (blocks) singly.push_back({rank, {prefix_tokens(last), own.end}});
+    }
+  }
+  router.add_counts(layer, singly, domain, sum);
+  return router.load_of(sum, layer, tokens, *counted.weight);
 }
 
 }  // namespace dbo

@@ -135,8 +135,11 @@ const StepBatch& TuneEvaluator::batch_of(const TunePoint& point) {
   if (!base_.workload.uniform) return base_.workload.steps.front();
   if (!has_batch_ || !same_batch(point, batch_point_)) {
     batch_ = expand(workload_of(point), point.gpus / base_.parallel.tensor);
+    if (has_batch_ && point.gpus == batch_point_.gpus)
+      sources_.loads.next_batch();
+    else
+      sources_.loads.clear();
     batch_point_ = point;
-    sources_.loads.clear();
     has_batch_ = true;
   }
   return batch_;

@@ -316,3 +316,84 @@ TEST_CASE("routing: long ranges of drawn kinds are counted on a sample and scale
   CHECK(rows == doctest::Approx(64.0 * 2 * 3 * 4096));
   CHECK_FALSE(router.load(1, ranges(64, 0, 4096), 8).sampled);
 }
+
+TEST_CASE("routing: loads that batches share are those counted one by one, bit for bit") {
+  struct Case {
+    const char* what;
+    Plan plan;
+  };
+  Plan per_layer = v3(16, 0, RoutingKind::Uniform);
+  per_layer.routing.per_layer = true;
+  Plan replicas = v3(24, 8, RoutingKind::Zipf);
+  replicas.routing.alpha = 0.8;
+  Plan tensor = v3(16, 0, RoutingKind::Zipf);
+  tensor.tensor_parallel = 4;
+  Plan wide = plan_of(130, 8, 130, 3, RoutingKind::Uniform);  // more ranks than a word has bits, a short last domain
+  for (const Case& c : {Case{"per layer", per_layer}, Case{"replicas", replicas}, Case{"tensor parallel", tensor},
+                        Case{"wide", wide}, Case{"balanced", v3(16)}}) {
+    CAPTURE(c.what);
+    const Router router(c.plan);
+    const int ranks = c.plan.world.ranks;
+    RoutedLoads loads;
+    const auto check = [&](const std::vector<TokenRange>& tokens) {
+      for (const int layer : {1, 3}) {
+        for (const int domain : {8, ranks}) {
+          const RoutedLoad shared = loads.load(router, layer, tokens, domain);
+          const RoutedLoad alone = router.load(layer, tokens, domain);
+          CHECK(shared.expert_rows == alone.expert_rows);
+          CHECK(shared.ranks == alone.ranks);
+          CHECK(shared.sampled == alone.sampled);
+        }
+      }
+    };
+    // Inside a block, over several, from within one to within another, coarse ones, none at all, and long ones.
+    const std::int64_t most = router.counted_tokens();
+    for (const TokenRange range :
+         {TokenRange{0, 20}, TokenRange{40, 50}, TokenRange{0, 256}, TokenRange{100, 333}, TokenRange{64, 96},
+          TokenRange{500, 2600}, TokenRange{5, 5}, TokenRange{0, most + 700}, TokenRange{most, 2 * most + 1}}) {
+      std::vector<TokenRange> tokens;
+      for (int rank = 0; rank < ranks; ++rank)
+        tokens.push_back(tensor_share(range, rank, std::max(c.plan.tensor_parallel, 1)));
+      CAPTURE(range.begin);
+      CAPTURE(range.end);
+      check(tokens);
+      loads.next_batch();
+    }
+    // Ranks with batches of different sizes, one of them idle.
+    std::vector<TokenRange> tokens;
+    for (int rank = 0; rank < ranks; ++rank) tokens.push_back({rank % 5, 300 + 17 * (rank % 7)});
+    check(tokens);
+    tokens[3] = {};
+    check(tokens);
+    tokens[4] = {0, most + 10};
+    check(tokens);
+    loads.clear();
+    check(ranges(ranks, 0, 100));
+  }
+}
+
+TEST_CASE("routing: counts of single tokens add up") {
+  // A token of rank 0 with experts on ranks 0, 1, 9 and 9 again: domains of 8, so rank 9 is entered through rank 8.
+  Plan plan = plan_of(16, 8, 32, 4, RoutingKind::Table);
+  plan.routing.table = {std::vector<double>(32, 0)};
+  for (const std::size_t expert : {0, 2, 18, 19}) plan.routing.table[0][expert] = 1;
+  std::vector<TokenRange> tokens(16, TokenRange{});
+  tokens[0] = {0, 3};
+  const Router router(plan);
+  const RoutedLoad load = router.load(1, tokens, 8);
+  for (std::size_t expert = 0; expert < 32; ++expert)
+    CHECK(load.expert_rows[expert] == (expert == 0 || expert == 2 || expert == 18 || expert == 19 ? 3 : 0));
+  const RankTraffic &from = load.ranks[0], &near = load.ranks[1], &gate = load.ranks[8], &far = load.ranks[9];
+  CHECK(from.copies_self == 3);
+  CHECK(from.copies_out_near == 3);
+  CHECK(from.copies_out_far == 6);
+  CHECK(from.ranks_out_far == 3);
+  CHECK(from.rail_out == 3);
+  CHECK(near.copies_in_near == 3);
+  CHECK(gate.rail_in == 3);
+  CHECK(gate.forward_out == 3);
+  CHECK(gate.copies_in_far == 0);
+  CHECK(far.copies_in_far == 6);
+  CHECK(far.ranks_in_far == 3);
+  CHECK(far.forward_in == 3);
+}
