@@ -29,8 +29,10 @@ Json to_json(const OptimiseResult& r) {
   out.set("proved", r.proved);
   out.set("gap_ns", r.gap_ns());
   out.set("lower_bound_ns", r.lower_bound_ns);
+  out.set("contention", r.contention);
   out.set("complete", r.complete);
   out.set("notation", notation_json(r.notation));
+  out.set("schedule", r.schedule.empty() ? Json() : Json(r.schedule));
   Json best, builtins = Json::array();
   for (const SchedulePeriod& b : r.builtins) {
     Json entry = Json::object();
@@ -59,21 +61,27 @@ std::string proof(const OptimiseResult& r) {
 
 std::string table(const OptimiseResult& r) {
   std::string out = fmt::format("period   {} a MoE layer: {}\n", ms_text(r.period_ns), proof(r));
-  out += fmt::format("bound    {}\n", ms_text(r.bound_ns));
+  out += fmt::format("bound    {}{}\n", ms_text(r.bound_ns),
+                     r.contention ? " with each op alone on the GPU: what they take from each other adds to it" : "");
   for (const SchedulePeriod& b : r.builtins) {
     const double slower = 100.0 * (static_cast<double>(b.period_ns) / static_cast<double>(r.period_ns) - 1);
     out += fmt::format("         {} with {}{}\n", ms_text(b.period_ns), b.schedule,
                        b.period_ns == r.period_ns ? ", just as fast" : fmt::format(", {:.1f} % slower", slower));
   }
   out += fmt::format("         {} un-split\n", ms_text(r.unsplit_period_ns));
+  if (!r.schedule.empty())
+    out += fmt::format("plan     of {} itself: its own waits and copies make it faster than the same order noted\n",
+                       r.schedule);
   return out + row("compute:", r.notation.compute) + row("comm:", r.notation.comm) + row("order:", r.notation.order);
 }
 
 /// The config with the schedule found, and its plan.
 void write_outputs(const std::string& folder, Config config, const OptimiseResult& r) {
   make_folder(folder);
-  config.overlap.schedule.clear();
-  config.overlap.notation = NotationConfig{r.notation.compute, r.notation.comm, r.notation.order};
+  config.overlap.schedule = r.schedule;
+  config.overlap.notation.reset();
+  if (r.schedule.empty())
+    config.overlap.notation = NotationConfig{r.notation.compute, r.notation.comm, r.notation.order};
   FileSet files;
   files.write(folder + "/config.json", pretty_json(config_to_json(config)));
   files.write(folder + "/plan.json", plan_text(r.plan));

@@ -36,8 +36,10 @@ struct OptimiseResult {
   std::int64_t bound_ns = 0;        ///< the contract's bound: lanes, port, chain
   std::int64_t lower_bound_ns = 0;  ///< the largest proved: `bound_ns` or more
   bool proved = false;              ///< no order is faster
+  bool contention = false;          ///< ops share SMs, memory or ports, which the period counts and `bound_ns` does not
   Notation notation;
-  Plan plan;                             ///< of `notation`
+  std::string schedule;                  ///< the built-in whose own plan is faster than any order tried; empty: none
+  Plan plan;                             ///< of `schedule`, or of `notation`
   std::vector<SchedulePeriod> builtins;  ///< of the same class, fastest first
   std::int64_t unsplit_period_ns = 0;    ///< the server with DBO off
   std::int64_t states = 0, timed = 0;
@@ -47,10 +49,12 @@ struct OptimiseResult {
 };
 
 /// Optimises the first step of the config. Ops stay on their lanes, the transport keeps its class, and its combine
-/// writes where the next layer reads (no C.copy). With host costs, unequal ranks or shared bandwidth the exact search
-/// is of the lanes alone: the orders it finds are timed by the engine, improved by moving single launches, and its
-/// bound stays one. Never slower than a built-in schedule's order. Throws InputError when the step is not split, or the
-/// transport has fewer buffers than calls in flight.
+/// writes where the next layer reads (no C.copy). The exact search is of lanes alone. Where the engine sees more (host
+/// costs, unequal ranks, shared SMs, memory and ports) it times the orders found and those a move away, and of two
+/// ubatches then every order that lanes alone do not rule out, so that its timing is what is proved; ops beside each
+/// other only get slower, so bounds stay bounds. Never slower than a built-in schedule, which may gain by its own waits
+/// where ops share: then its plan is the result. Throws InputError when the step is not split, or the transport has
+/// fewer buffers than calls in flight.
 OptimiseResult optimise(const Config& config, const OptimiseOptions& options);
 
 }  // namespace dbo

@@ -266,6 +266,12 @@ std::int64_t cycle_time(const OrderTask& task, const LaunchOrder& order) {
   }
 }
 
+bool cycle_exceeds(const OrderTask& task, const LaunchOrder& order, std::int64_t limit) {
+  ArcMaker maker(task, order);
+  const std::vector<Arc> arcs = maker.make();
+  return slower_circle(arcs, maker.nodes(), {limit, 1}).periods > 0;
+}
+
 Notation notation_of_order(const OrderTask& task, const LaunchOrder& order) {
   Notation out;
   for (const OrderOp& op : order) {

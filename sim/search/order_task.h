@@ -58,6 +58,9 @@ std::int64_t cycle_bound(const OrderTask& task);
 /// in the cyclic order of their data.
 std::int64_t cycle_time(const OrderTask& task, const LaunchOrder& order);
 
+/// Whether it is more than `limit`: far cheaper than how much.
+bool cycle_exceeds(const OrderTask& task, const LaunchOrder& order, std::int64_t limit);
+
 /// The period as notation, lanes included.
 Notation notation_of_order(const OrderTask& task, const LaunchOrder& order);
 
