@@ -18,14 +18,24 @@ Json windows_json(const StepResult& result) {
   return out;
 }
 
+Json bubble_json(const Plan& plan, LaneId lane, const char* during, std::string_view cause, std::int64_t ns) {
+  return Json(Json::Object{{"lane", plan.lanes[lane]}, {"while", during}, {"cause", cause}, {"ns", ns}});
+}
+
+/// Idle time of the lanes, by cause.
+Json idle_json(const Plan& plan, const std::vector<Bubble>& bubbles) {
+  Json out = Json::array();
+  for (const Bubble& b : bubbles) {
+    Json& row = out.push(bubble_json(plan, b.lane, "idle", cause_name(b.cause), b.ns));
+    if (b.rank >= 0) row.set("rank", b.rank);
+  }
+  return out;
+}
+
 /// Idle time of the lanes, then what the ops on them lose, each by cause.
 Json bubbles_json(const Plan& plan, const StepResult& result) {
-  Json out = Json::array();
-  const auto add = [&](LaneId lane, const char* during, std::string_view cause, std::int64_t ns) {
-    out.push(Json(Json::Object{{"lane", plan.lanes[lane]}, {"while", during}, {"cause", cause}, {"ns", ns}}));
-  };
-  for (const Bubble& b : result.bubbles) add(b.lane, "idle", cause_name(b.cause), b.ns);
-  for (const Loss& l : result.losses) add(l.lane, "busy", cause_name(l.cause), l.ns);
+  Json out = idle_json(plan, result.bubbles);
+  for (const Loss& l : result.losses) out.push(bubble_json(plan, l.lane, "busy", cause_name(l.cause), l.ns));
   return out;
 }
 
@@ -120,19 +130,36 @@ void append_windows(std::string& out, const StepResult& result) {
                        ms_text(w.exposed.count()), percent(w.hidden.count(), (w.hidden + w.exposed).count()));
 }
 
+void add_cause(std::string& causes, std::string_view cause, std::int64_t ns) {
+  causes += fmt::format("{}{} {}", causes.empty() ? "" : ", ", cause, ms_text(ns));
+}
+
+std::string idle_text(const std::vector<Bubble>& bubbles, std::size_t lane) {
+  std::string idle;
+  for (const Bubble& b : bubbles) {
+    if (b.lane != lane) continue;
+    add_cause(idle, cause_name(b.cause), b.ns);
+    if (b.rank >= 0) idle += fmt::format(" (rank {})", b.rank);
+  }
+  return idle;
+}
+
 void append_bubbles(std::string& out, const Plan& plan, const StepResult& result) {
   for (std::size_t lane = 0; lane < plan.lanes.size(); ++lane) {
-    std::string idle, lost;
-    const auto add = [](std::string& causes, std::string_view cause, std::int64_t ns) {
-      causes += fmt::format("{}{} {}", causes.empty() ? "" : ", ", cause, ms_text(ns));
-    };
-    for (const Bubble& b : result.bubbles)
-      if (b.lane == lane) add(idle, cause_name(b.cause), b.ns);
+    const std::string idle = idle_text(result.bubbles, lane);
+    std::string lost;
     for (const Loss& l : result.losses)
-      if (l.lane == lane) add(lost, cause_name(l.cause), l.ns);
+      if (l.lane == lane) add_cause(lost, cause_name(l.cause), l.ns);
     if (!idle.empty()) out += fmt::format("idle {:<8} {}\n", plan.lanes[lane], idle);
     if (!lost.empty()) out += fmt::format("lost {:<8} {}\n", plan.lanes[lane], lost);
   }
+}
+
+/// A rank that stragglers keep waiting.
+void append_waiting(std::string& out, const Plan& plan, const StepResult& result, int rank) {
+  for (std::size_t lane = 0; lane < plan.lanes.size(); ++lane)
+    if (const std::string idle = idle_text(result.waiting, lane); !idle.empty())
+      out += fmt::format("rank {:<8} idle {}: {}\n", rank, plan.lanes[lane], idle);
 }
 
 void append_steady(std::string& out, const StepResult& result) {
@@ -197,6 +224,9 @@ Json summary_json(const Config&, const Prediction& p) {
   out.set("baseline_step_ns", p.baseline_result.step_ns);
   out.set("speedup", p.result.step_ns > 0 ? Json(p.speedup()) : Json());
   add_result(out, p.split.plan, p.result);
+  if (p.waiting_rank >= 0)
+    out.set("waiting",
+            Json(Json::Object{{"rank", p.waiting_rank}, {"bubbles", idle_json(p.split.plan, p.result.waiting)}}));
   out.set("tokens_per_s_per_gpu", p.tokens_per_s_per_gpu(p.result));
   out.set("baseline_tokens_per_s_per_gpu", p.tokens_per_s_per_gpu(p.baseline_result));
   out.set("memory", memory_json(p));
@@ -255,6 +285,7 @@ std::string summary_table(const Config& config, const Prediction& p) {
   if (p.sm_split) out += sm_split_line(*p.sm_split);
   append_windows(out, p.result);
   append_bubbles(out, p.split.plan, p.result);
+  append_waiting(out, p.split.plan, p.result, p.waiting_rank);
   return out;
 }
 

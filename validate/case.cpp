@@ -18,6 +18,9 @@ void check_config(const Config& config, const CaseOptions& options) {
     throw InputError(config.file, "/workload", "is a sequence of steps; validate one of them");
   if (!config.model.has_dims())
     throw InputError(config.file, "/model", "has no dimensions: there is nothing to replay");
+  if (!config.cluster.stragglers.empty())
+    throw InputError(config.file, "/cluster/stragglers",
+                     "must be left out to validate: a replay cannot make a GPU slower than it is");
   const int ranks = config.cluster.gpus();
   if (options.gpus > ranks)
     throw InputError(config.file, "/parallel",

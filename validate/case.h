@@ -53,8 +53,8 @@ struct CaseOptions {
 };
 
 /// Decides, plans and predicts with the profile at `profile_path`; empty: with the cost model alone. Throws InputError
-/// for configs that cannot be replayed (why): tensor parallelism, a sequence of steps, ranks to emulate where the
-/// config forbids it, a model or GPU other than the profile's.
+/// for configs that cannot be replayed (why): tensor parallelism, stragglers, a sequence of steps, ranks to emulate
+/// where the config forbids it, a model or GPU other than the profile's.
 ValidationCase make_case(Config config, const std::string& profile_path, const CaseOptions& options);
 
 /// The costs without what ops cost each other.

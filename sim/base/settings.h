@@ -24,4 +24,13 @@ struct Routing {
   friend bool operator==(const Routing&, const Routing&) = default;
 };
 
+/// GPUs that are slower than the others.
+struct Straggler {
+  std::vector<int> ranks;     ///< ascending
+  double compute_factor = 1;  ///< times as long as their compute ops take otherwise
+  double wire_factor = 1;     ///< times as long as their NVLink and NIC ports take for the same bytes
+
+  friend bool operator==(const Straggler&, const Straggler&) = default;
+};
+
 }  // namespace dbo

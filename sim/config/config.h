@@ -25,7 +25,8 @@ struct ClusterConfig {
   FabricSpec fabric;
   int nodes = 1;
   int gpus_per_node = 1;
-  bool layout_assumed = false;  ///< neither nodes nor gpus_per_node was given
+  bool layout_assumed = false;        ///< neither nodes nor gpus_per_node was given
+  std::vector<Straggler> stragglers;  ///< no rank twice, none that is as fast as the others
 
   /// GPUs that share scale-up links: the fabric's, or else the GPU's.
   int link_domain() const { return fabric.link_domain > 0 ? fabric.link_domain : gpu.link_domain; }

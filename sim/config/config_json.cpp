@@ -125,6 +125,18 @@ Json fabric_json(const FabricSpec& fabric) {
   return out;
 }
 
+Json stragglers_json(const std::vector<Straggler>& stragglers) {
+  Json out = Json::array();
+  for (const Straggler& s : stragglers) {
+    Json& one = out.push(Json::object());
+    Json& ranks = one.set("ranks", Json::array());
+    for (const int rank : s.ranks) ranks.push(rank);
+    one.set("compute_factor", s.compute_factor);
+    one.set("wire_factor", s.wire_factor);
+  }
+  return out;
+}
+
 Json request_json(const Request& request, std::int64_t count) {
   Json out = Json::object();
   out.set("query", request.query);
@@ -288,6 +300,7 @@ Json config_to_json(const Config& config) {
   cluster.set("gpus_per_node", config.cluster.gpus_per_node);
   cluster.set("nodes", config.cluster.nodes);
   cluster.set("fabric", fabric_json(config.cluster.fabric));
+  if (!config.cluster.stragglers.empty()) cluster.set("stragglers", stragglers_json(config.cluster.stragglers));
   Json& parallel = out.set("parallel", Json::object());
   parallel.set("data", config.parallel.data);
   parallel.set("expert", config.parallel.expert);

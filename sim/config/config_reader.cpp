@@ -49,6 +49,34 @@ int default_gpus_per_node(int gpus, int link_domain) {
   return per_node;
 }
 
+/// GPUs [0, gpus) that are slower than the others. An entry whose factors are 1 says nothing and is left out.
+std::vector<Straggler> read_stragglers(const JsonRef& ref, int gpus) {
+  constexpr double kMostFactor = 1000;
+  std::vector<Straggler> out;
+  std::vector<char> named(static_cast<std::size_t>(gpus), 0);
+  for (const JsonRef& item : ref.items()) {
+    ObjectReader reader(item, "an object that says which ranks are slow");
+    reader.find("ranks");
+    const auto compute = reader.find("compute_factor"), wire = reader.find("wire_factor");
+    reader.done();
+    const JsonRef ranks = reader.require("ranks");
+    Straggler straggler;
+    for (const JsonRef& rank : ranks.items()) {
+      const auto number = static_cast<int>(rank.integer(0, gpus - 1));
+      if (named[static_cast<std::size_t>(number)]) rank.fail("names rank " + text(number) + " a second time");
+      named[static_cast<std::size_t>(number)] = 1;
+      straggler.ranks.push_back(number);
+    }
+    if (straggler.ranks.empty()) ranks.fail("must name at least one rank");
+    if (!compute && !wire) item.fail("needs \"compute_factor\" or \"wire_factor\"");
+    if (compute) straggler.compute_factor = compute->number(1, kMostFactor);
+    if (wire) straggler.wire_factor = wire->number(1, kMostFactor);
+    std::sort(straggler.ranks.begin(), straggler.ranks.end());
+    if (straggler.compute_factor > 1 || straggler.wire_factor > 1) out.push_back(std::move(straggler));
+  }
+  return out;
+}
+
 void assume_layout(ClusterConfig& cluster, int gpus) {
   cluster.gpus_per_node = default_gpus_per_node(gpus, cluster.link_domain());
   cluster.nodes = gpus / cluster.gpus_per_node;
@@ -71,6 +99,7 @@ ClusterConfig read_cluster(const std::optional<JsonRef>& ref, const ParallelConf
   cluster.fabric = fabric ? fabric_from_object(*fabric) : fabric_preset("cx7-400g");
   const auto per_node = reader.find("gpus_per_node");
   const auto nodes = reader.find("nodes");
+  const auto stragglers = reader.find("stragglers");
   if (per_node) cluster.gpus_per_node = static_cast<int>(per_node->integer(1, 1 << 16));
   if (nodes) cluster.nodes = static_cast<int>(nodes->integer(1, 1 << 16));
   reader.done();
@@ -84,6 +113,7 @@ ClusterConfig read_cluster(const std::optional<JsonRef>& ref, const ParallelConf
   if (gpus != parallel.expert)
     ref->fail("nodes x gpus_per_node (" + text(cluster.nodes) + " x " + text(cluster.gpus_per_node) + " = " +
               text(gpus) + ") must be /parallel/expert, is " + text(parallel.expert));
+  if (stragglers) cluster.stragglers = read_stragglers(*stragglers, parallel.expert);
   return cluster;
 }
 

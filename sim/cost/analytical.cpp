@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "sim/base/error.h"
 
@@ -39,6 +40,10 @@ std::vector<int> loads_of_ranks(const Plan& plan) {
   return out;
 }
 
+void slow_down(OpCost& cost, double factor) {
+  for (Ns* time : {&cost.time, &cost.beside, &cost.demand.block}) *time = slower(*time, factor);
+}
+
 class Builder {
  public:
   Builder(const Plan& plan, const MachineSpec& machine, const CostHook& hook, RoutedLoads* loads)
@@ -49,15 +54,22 @@ class Builder {
         router_(plan),
         classes_(layer_classes(plan, router_)),
         load_of_rank_(loads_of_ranks(plan)),
-        domain_(machine.link_domain(plan.world)) {}
+        domain_(machine.link_domain(plan.world)),
+        pace_(machine.stragglers, plan.world.ranks, plan.tensor_parallel) {}
 
   CostTable build();
 
  private:
+  /// Whether all ranks do the same.
+  bool alike() const {
+    return plan_.routing.kind == RoutingKind::Balanced && plan_.loads.size() == 1 && plan_.classes.size() == 1 &&
+           plan_.tensor_parallel == 1 && pace_.even();
+  }
   std::vector<int> group_ranks();
+  void add_flows(FlowCosts& flows, const Exchange& exchange) const;
   Exchange route(int layer, int ubatch) const;
-  /// Costs of the ops that depend on a rank's own batch alone, by load and op: ranks with equal loads share them.
-  using OwnCosts = std::map<std::pair<int, OpId>, OpCost>;
+  /// Costs of the ops that depend on a rank's own batch alone, by load, pace and op: ranks with equal ones share them.
+  using OwnCosts = std::map<std::tuple<int, int, OpId>, OpCost>;
   void fill(CostTable& table, int group, int rank, int layer_class, int ubatch, const Exchange& exchange,
             OwnCosts& own) const;
   OpContext context(int rank, int layer, int ubatch, const RoutedLoad& routed) const;
@@ -76,6 +88,7 @@ class Builder {
   LayerClasses classes_;
   std::vector<int> load_of_rank_;
   int domain_;
+  Pace pace_;
   std::vector<int> group_of_rank_;
   bool sampled_ = false;
 };
@@ -83,13 +96,14 @@ class Builder {
 /// Sets group_of_rank_ and returns one rank of each group.
 std::vector<int> Builder::group_ranks() {
   // Flows of equal ranks differ when the ranks around them do.
-  const bool balanced = plan_.routing.kind == RoutingKind::Balanced && !(machine_.flows && plan_.loads.size() > 1);
+  const bool balanced = plan_.routing.kind == RoutingKind::Balanced && (!machine_.flows || alike());
+  if (machine_.flows && !alike()) check_flow_ranks(plan_);
   std::vector<int> examples;
-  std::map<std::pair<int, int>, int> known;  // load and place in the tensor-parallel group
+  std::map<std::tuple<int, int, int>, int> known;  // load, place in the tensor-parallel group, pace
   for (int rank = 0; rank < plan_.world.ranks; ++rank) {
-    const std::pair<int, int> key =
-        balanced ? std::pair{load_of_rank_[static_cast<std::size_t>(rank)], rank % plan_.tensor_parallel}
-                 : std::pair{rank, 0};
+    const std::tuple<int, int, int> key = balanced ? std::tuple{load_of_rank_[static_cast<std::size_t>(rank)],
+                                                                rank % plan_.tensor_parallel, pace_.kind(rank)}
+                                                   : std::tuple{rank, 0, 0};
     const auto [it, fresh] = known.emplace(key, static_cast<int>(known.size()));
     if (fresh) examples.push_back(rank);
     group_of_rank_.push_back(it->second);
@@ -107,10 +121,11 @@ Exchange Builder::route(int layer, int ubatch) const {
   }
   // Counts that plans share have no pairs.
   const bool shared = loads_ != nullptr && !machine_.flows;
-  Exchange exchange = make_exchange(
-      plan_.transport, plan_.shape, domain_,
-      shared ? loads_->load(router_, layer, tokens, domain_) : router_.load(layer, tokens, domain_, machine_.flows));
-  if (machine_.flows) add_flows(exchange, domain_, machine_);
+  Exchange exchange = make_exchange(plan_.transport, plan_.shape, domain_,
+                                    shared ? loads_->load(router_, layer, tokens, domain_)
+                                           : router_.load(layer, tokens, domain_, machine_.flows && !alike()),
+                                    pace_);
+  exchange.flows = machine_.flows;
   return exchange;
 }
 
@@ -143,7 +158,8 @@ void Builder::fill(CostTable& table, int group, int rank, int layer_class, int u
     const OpDef& def = plan_.ops[op];
     OpCost& cost = table.at(group, layer_class, ubatch, op);
     const bool shared = is_compute(def.kind) && def.kind != OpKind::MLP;
-    if (const auto known = shared ? own.find({load, op}) : own.end(); known != own.end()) {
+    const std::tuple<int, int, OpId> key{load, pace_.kind(rank), op};
+    if (const auto known = shared ? own.find(key) : own.end(); known != own.end()) {
       cost = known->second;
       continue;
     }
@@ -154,21 +170,40 @@ void Builder::fill(CostTable& table, int group, int rank, int layer_class, int u
       cost = price_exchange(def.kind, exchange, rank, machine_, sms);
     }
     if (hook_) hook_({&def, &c, &exchange, rank, sms}, cost);
-    if (shared) own.emplace(std::pair{load, op}, cost);
+    if (is_compute(def.kind)) slow_down(cost, pace_.compute(def.kind, rank));
+    if (shared) own.emplace(key, cost);
   }
+}
+
+/// Both directions of one exchange.
+void Builder::add_flows(FlowCosts& flows, const Exchange& exchange) const {
+  if (flows.ports.empty()) flows.ports = exchange_ports(exchange, machine_, alike());
+  // Kernels that pass data through a ring in their peer's memory need the peer to take it.
+  flows.meet = plan_.transport == Transport::Ht || plan_.transport == Transport::Nccl;
+  for (const bool dispatch : {false, true})
+    flows.exchanges.push_back(exchange_flows(exchange, domain_, machine_, dispatch, alike()));
 }
 
 CostTable Builder::build() {
   const std::vector<int> examples = group_ranks();
   CostTable table(plan_, group_of_rank_, classes_.class_of_layer);
+  table.flows.of_call.resize(static_cast<std::size_t>(table.layer_classes() * table.ubatches() * 2));
   for (int ubatch = 0; ubatch < table.ubatches(); ++ubatch) {
     // Layers that differ otherwise may still route alike.
     std::map<int, Exchange> exchanges;
+    std::map<int, int> flows_of;  // by routing, too: the first of the exchange's two
     for (int layer_class = 0; layer_class < table.layer_classes(); ++layer_class) {
       const int layer = classes_.example[static_cast<std::size_t>(layer_class)];
       const int routing = router_.same_load_on_all_layers() ? 0 : router_.routing_class(layer);
       auto exchange = exchanges.find(routing);
-      if (exchange == exchanges.end()) exchange = exchanges.emplace(routing, route(layer, ubatch)).first;
+      if (exchange == exchanges.end()) {
+        exchange = exchanges.emplace(routing, route(layer, ubatch)).first;
+        flows_of[routing] = static_cast<int>(table.flows.exchanges.size());
+        if (machine_.flows) add_flows(table.flows, exchange->second);
+      }
+      for (const int direction : {0, 1})
+        table.flows.of_call[static_cast<std::size_t>((layer_class * table.ubatches() + ubatch) * 2 + direction)] =
+            flows_of[routing] + direction;
       sampled_ = sampled_ || exchange->second.load.sampled;
       OwnCosts own;
       for (int group = 0; group < table.groups(); ++group)
@@ -186,12 +221,12 @@ void Builder::assume(CostTable& table) const {
   say.emplace_back("Op times are a roofline with achieved-rate factors fitted to published measurements.");
   if (machine_.flows)
     say.emplace_back(
-        "The data of an exchange moves in pairwise flows that begin together and share ports fairly; a receive waits "
-        "for "
-        "its own.");
+        "The data of an exchange moves in pairwise flows that share ports fairly, from when its sender comes to it; a "
+        "receive waits for its own.");
   say.emplace_back(
       "Ops that run side by side share SMs, memory bandwidth and ports; each is priced as if it ran alone first.");
   if (plan_.routing.kind == RoutingKind::Balanced) say.emplace_back("Every expert receives equally many rows.");
+  for (std::string& sentence : straggler_sentences(machine_.stragglers)) say.push_back(std::move(sentence));
   if (plan_.shape.mtp_layers > 0)
     say.emplace_back("Draft (MTP) passes are left out; query tokens beyond the first are verified in the step.");
   if (sampled_)
@@ -210,11 +245,6 @@ void Builder::assume(CostTable& table) const {
 }  // namespace
 
 CostTable analytical_costs(const Plan& plan, const MachineSpec& machine, const CostHook& hook, RoutedLoads* loads) {
-  // Who sends to whom is kept for every pair of ranks.
-  constexpr int kMostRanksInPairs = 1024;
-  if (machine.flows && plan.world.ranks > kMostRanksInPairs)
-    throw InputError("pairwise flows are for at most 1024 ranks, not " + std::to_string(plan.world.ranks) +
-                     ": use \"network\": \"ports\"");
   if (!plan.shape.has_dims())
     throw InputError("the model has no dimensions: only fixed costs can be used for layer counts alone");
   return Builder(plan, machine, hook, loads).build();

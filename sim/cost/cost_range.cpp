@@ -54,7 +54,7 @@ std::string beyond_range(const Plan& plan, const CostTable& costs) {
       }
     }
   }
-  if (costs.machine.any() && longest > kMaxSharedOpNs)
+  if ((costs.machine.any() || costs.flows.on()) && longest > kMaxSharedOpNs)
     return plan.ops[longest_op].name + " takes " + seconds_text(longest) + " on a rank, an op may take at most " +
            seconds_text(kMaxSharedOpNs);
   const HostCosts& h = costs.host;

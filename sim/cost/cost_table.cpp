@@ -60,6 +60,13 @@ CostTable::CostTable(const Plan& plan, std::vector<int> group_of_rank, std::vect
                 static_cast<std::size_t>(ubatches_) * ops_);
 }
 
+void check_flow_ranks(const Plan& plan) {
+  constexpr int kMostRanksInPairs = 256;
+  if (plan.world.ranks > kMostRanksInPairs)
+    throw InputError("pairwise flows are for at most " + std::to_string(kMostRanksInPairs) +
+                     " ranks that differ, not " + std::to_string(plan.world.ranks) + ": use \"network\": \"ports\"");
+}
+
 CostTable uniform_table(const Plan& plan) {
   const auto ranks = static_cast<std::size_t>(plan.world.ranks);
   const auto layers = static_cast<std::size_t>(std::max(plan.shape.layers, 1));

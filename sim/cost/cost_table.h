@@ -58,6 +58,13 @@ struct OpCost {
   /// Comm kernels: how much later than a rank of this group the last of all ranks starts, for reasons that its load
   /// does not show (their hosts and clocks differ). The kernel holds its SMs and its lane meanwhile.
   Ns peers{};
+  /// Of `wire`, or of a comm kernel's time: its last part, which would not be if the ports of all other ranks kept the
+  /// machine's pace. `slowest`: the rank whose port is last, or -1.
+  Ns for_peers{};
+  std::int32_t slowest = -1;
+  /// Pairwise flows: sends and comm kernels: from the start of the op to that of its flows. Receives and comm kernels:
+  /// from the end of the last flow to the rank to the moment its data is there.
+  Ns data_after{}, data_floor{};
   /// Comm kernels that block the host: from the moment every rank has started it until the host knows the counts.
   Ns notify{};
   OpDemand demand;
@@ -67,8 +74,29 @@ struct OpCost {
   Ns occupied() const { return peers + time; }
 
   friend bool operator==(const OpCost& a, const OpCost& b) {
-    return a.time == b.time && a.wire == b.wire && a.beside == b.beside && a.peers == b.peers && a.notify == b.notify;
+    return a.time == b.time && a.wire == b.wire && a.beside == b.beside && a.peers == b.peers &&
+           a.for_peers == b.for_peers && a.slowest == b.slowest && a.notify == b.notify;
   }
+};
+
+/// Part of an exchange's data, from the port of one group to that of another. `work` is in units of 2^-20 bytes at a
+/// port's full rate (more where the transport does not reach it), or of 2^-20 ns for stated durations.
+struct PairFlow {
+  std::int32_t from = 0, to = 0;  ///< groups
+  std::int32_t out = 0, in = 0;   ///< ports
+  std::int64_t work = 0;
+
+  friend bool operator==(const PairFlow&, const PairFlow&) = default;
+};
+
+/// Pairwise flows: every group is one rank, or all ranks are one group whose flows are its whole load.
+struct FlowCosts {
+  std::vector<std::int64_t> ports;               ///< work a nanosecond; empty: data moves by port loads
+  std::vector<std::vector<PairFlow>> exchanges;  ///< each with its flows by sender
+  std::vector<int> of_call;                      ///< [layer class][ubatch][combine, dispatch]: index into `exchanges`
+  bool meet = false;  ///< comm kernels move data once every rank has started them, not from each sender's start on
+
+  bool on() const { return !ports.empty(); }
 };
 
 /// Host costs of each instruction, and the gaps between ops that follow each other on the GPU without a host between.
@@ -111,9 +139,16 @@ class CostTable {
   }
 
   HostCosts host;
+  FlowCosts flows;                       ///< with them `wire` and a comm kernel's `time` are what its own ports take
   MachineRates machine;                  ///< none: nothing is shared, and every op takes its own time
   bool host_blocks = true;               ///< false: a HostWait takes no time (fixed costs)
   std::vector<std::string> assumptions;  ///< what was assumed or left out, for summary.json
+
+  /// The flows of one call.
+  const std::vector<PairFlow>& call_flows(int layer_class, int ubatch, bool dispatch) const {
+    const int call = (layer_class * ubatches_ + ubatch) * 2 + (dispatch ? 1 : 0);
+    return flows.exchanges[static_cast<std::size_t>(flows.of_call[static_cast<std::size_t>(call)])];
+  }
 
   /// Durations of single launches by `plan_op` (replayed foreign traces), -1 where the op's own cost holds; launches
   /// past the end have their op's cost too. Empty: none.
@@ -135,6 +170,9 @@ class CostTable {
   std::size_t ops_ = 0;
   std::vector<OpCost> costs_;
 };
+
+/// Throws InputError when there are more ranks than flows are kept for, each its own pair of every other.
+void check_flow_ranks(const Plan& plan);
 
 /// A table of one group and one layer class, all costs 0.
 CostTable uniform_table(const Plan& plan);

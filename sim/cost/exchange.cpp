@@ -1,8 +1,7 @@
 #include "sim/cost/exchange.h"
 
 #include <algorithm>
-
-#include "sim/cost/flows.h"
+#include <cmath>
 
 namespace dbo {
 namespace {
@@ -27,13 +26,7 @@ double link_rate(const ExchangeSpec& spec) {
 
 /// Ports of the whole exchange, each at the share of its rate that the transport reaches.
 double port_seconds(const PortBytes& bytes, const ExchangeSpec& spec, const ExchangeFactors& f) {
-  if (spec.flows_s >= 0) return spec.flows_s;
   return std::max(over(bytes.near, link_rate(spec) * f.link), over(bytes.far, spec.nic_bytes_per_s * f.nic));
-}
-
-PortBytes larger(const PortBytes& a, const PortBytes& b) {
-  return {std::max(a.near, b.near), std::max(a.far, b.far), std::max(a.handled_near, b.handled_near),
-          std::max(a.handled_far, b.handled_far)};
 }
 
 void comm_kernel(ExchangeTime& time, const PortBytes& own, const PortBytes& all, const ExchangeSpec& spec,
@@ -42,26 +35,30 @@ void comm_kernel(ExchangeTime& time, const PortBytes& own, const PortBytes& all,
   const double moved =
       over(own.handled_near, sms * f.sm_near_bytes_per_s) + over(own.handled_far, sms * f.sm_far_bytes_per_s);
   const double floor = spec.far_peers > 0 ? f.far_floor_s + spec.latency_s : f.near_floor_s;
+  time.data_floor = floor;
   time.whole = floor + std::max(port_seconds(all, spec, f), moved);
   if (f.notify_s > 0) {
-    time.notify = f.notify_s + f.notify_s_per_token * tokens;
+    time.notify = time.data_after = f.notify_s + f.notify_s_per_token * tokens;
     time.whole += time.notify;
   }
 }
 
 /// The send kernel stores near data itself and posts far data to the NIC, which starts on it at once.
-void send_and_receive(ExchangeTime& time, const PortBytes& own, const PortBytes& all, const ExchangeSpec& spec,
-                      const ExchangeFactors& f) {
+/// `paced`: the rank's own bytes at its ports' pace; posting takes `posted` bytes' time.
+void send_and_receive(ExchangeTime& time, const PortBytes& paced, double posted, const PortBytes& all,
+                      const ExchangeSpec& spec, const ExchangeFactors& f) {
   const double sms = std::max(spec.sms, 1);
   const double link = link_rate(spec) * f.link;
   // Without a rate of its own, an SM moves its part of what all of them reach.
   const double near_rate = f.sm_near_bytes_per_s > 0 ? std::min(link, sms * f.sm_near_bytes_per_s)
                                                      : link * std::min(sms / spec.gpu->sms, 1.0);
-  time.send = f.send_floor_s + over(own.near, near_rate) + over(own.far, sms * f.sm_far_bytes_per_s);
-  time.wire = f.near_floor_s;
+  time.data_after = f.send_floor_s;
+  time.send = f.send_floor_s + over(paced.near, near_rate) + over(posted, sms * f.sm_far_bytes_per_s);
+  time.wire = time.data_floor = f.near_floor_s;
   if (spec.far_peers > 0) {
-    const double port = spec.flows_in_s >= 0 ? spec.flows_in_s : over(all.far, spec.nic_bytes_per_s * f.nic);
-    time.wire = f.far_floor_s + spec.latency_s + std::max(f.send_floor_s + port - time.send, 0.0);
+    const double port = over(all.far, spec.nic_bytes_per_s * f.nic);
+    time.data_floor = f.far_floor_s + spec.latency_s;
+    time.wire = time.data_floor + std::max(f.send_floor_s + port - time.send, 0.0);
   }
 }
 
@@ -70,10 +67,22 @@ void copy_engines(ExchangeTime& time, const RankTraffic& traffic, const PortByte
                   const ExchangeFactors& f, double payload) {
   const double copies = traffic.ranks_self + traffic.ranks_out_near + traffic.ranks_out_far;
   time.send = f.send_floor_s + over((traffic.tokens + copies) * payload, spec.gpu->hbm_bytes_per_s * f.recv_hbm);
-  time.wire = (spec.far_peers > 0 ? f.far_floor_s + spec.latency_s : f.near_floor_s) + port_seconds(all, spec, f);
+  time.data_floor = spec.far_peers > 0 ? f.far_floor_s + spec.latency_s : f.near_floor_s;
+  time.wire = time.data_floor + port_seconds(all, spec, f);
 }
 
 }  // namespace
+
+PortBytes larger(const PortBytes& a, const PortBytes& b) {
+  return {std::max(a.near, b.near), std::max(a.far, b.far), std::max(a.handled_near, b.handled_near),
+          std::max(a.handled_far, b.handled_far)};
+}
+
+PortBytes at_pace(PortBytes bytes, double factor) {
+  bytes.near *= factor;
+  bytes.far *= factor;
+  return bytes;
+}
 
 PortBytes port_bytes(const RankTraffic& t, Transport transport, double payload, int near_peers, int far_peers) {
   PortBytes bytes;
@@ -102,46 +111,57 @@ PortBytes port_bytes(const RankTraffic& t, Transport transport, double payload, 
   return bytes;
 }
 
-FlowSeconds flow_seconds(const RoutedLoad& load, int domain, const ExchangeSpec& spec, const ExchangeFactors& f,
-                         double payload, bool dispatch) {
+namespace {
+
+/// In 2^-20 bytes at the port's full rate, of which the transport reaches a share.
+std::int64_t flow_work(double bytes, double share) {
+  return static_cast<std::int64_t>(std::min(std::ceil(bytes / share * 0x1p20), 0x1p62));
+}
+
+/// Near data is the send kernel's own work.
+bool stores_near(Transport transport) {
+  return sends_copies(transport) && transport != Transport::CopyEngine;
+}
+
+}  // namespace
+
+std::vector<PairFlow> pair_flows(const RoutedLoad& load, int domain, const ExchangeSpec& spec, const ExchangeFactors& f,
+                                 double payload, bool dispatch) {
   const auto ranks = static_cast<std::int32_t>(load.ranks.size());
   const bool padded = transport_info(spec.transport).padded, copies = sends_copies(spec.transport);
-  const bool stored = copies && spec.transport != Transport::CopyEngine;  // near data is the send kernel's
-  // Ports: scale-up out and in, NIC out and in, each [ranks].
-  std::vector<double> rates(static_cast<std::size_t>(ranks) * 4, link_rate(spec) * f.link);
-  std::fill(rates.begin() + ranks * 2, rates.end(), spec.nic_bytes_per_s * f.nic);
-  std::vector<Flow> flows;
-  const auto add = [&](std::int32_t from, std::int32_t to, bool near, double tokens) {
-    if (tokens <= 0 || from == to || (near && stored)) return;
-    // A combine takes the same ways back.
-    if (!dispatch) std::swap(from, to);
-    const std::int32_t base = near ? 0 : 2 * ranks;
-    flows.push_back({base + from, base + ranks + to, tokens * payload});
-  };
+  std::vector<PairFlow> flows;
   for (std::int32_t from = 0; from < ranks; ++from)
     for (std::int32_t to = 0; to < ranks; ++to) {
-      const PairTraffic& pair = load.pairs[static_cast<std::size_t>(from * ranks + to)];
       const bool near = from / domain == to / domain;
+      if (from == to || (near && stores_near(spec.transport))) continue;
+      // A combine takes the same ways back.
+      const PairTraffic& pair = load.pairs[static_cast<std::size_t>(dispatch ? from * ranks + to : to * ranks + from)];
+      double tokens = copies ? pair.copies : pair.ranks;
       if (padded) {
-        add(from, to, near, load.ranks[static_cast<std::size_t>(from)].tokens);
+        tokens = load.ranks[static_cast<std::size_t>(dispatch ? from : to)].tokens;
       } else if (two_level(spec.transport)) {
-        add(from, to, near, near ? pair.ranks + pair.forward : pair.rail);
-      } else {
-        add(from, to, near, copies ? pair.copies : pair.ranks);
+        tokens = near ? pair.ranks + pair.forward : pair.rail;
       }
+      if (tokens <= 0) continue;
+      const std::int32_t base = near ? 0 : 2 * ranks;
+      flows.push_back({from, to, base + from, base + ranks + to, flow_work(tokens * payload, near ? f.link : f.nic)});
     }
-  const std::vector<double> ends = flow_ends(flows, rates);
-  FlowSeconds out;
-  out.in.assign(static_cast<std::size_t>(ranks), 0);
-  out.all = out.in;
-  for (std::size_t i = 0; i < flows.size(); ++i) {
-    const auto from = static_cast<std::size_t>(flows[i].from % ranks),
-               to = static_cast<std::size_t>(flows[i].to % ranks);
-    out.in[to] = std::max(out.in[to], ends[i]);
-    out.all[to] = std::max(out.all[to], ends[i]);
-    out.all[from] = std::max(out.all[from], ends[i]);
-  }
-  return out;
+  return flows;
+}
+
+std::vector<PairFlow> alike_flows(const PortBytes& bytes, const ExchangeSpec& spec, const ExchangeFactors& f) {
+  std::vector<PairFlow> flows;
+  if (bytes.near > 0 && !stores_near(spec.transport)) flows.push_back({0, 0, 0, 1, flow_work(bytes.near, f.link)});
+  if (bytes.far > 0) flows.push_back({0, 0, 2, 3, flow_work(bytes.far, f.nic)});
+  return flows;
+}
+
+std::vector<std::int64_t> port_rates(int ranks, const ExchangeSpec& spec, const Pace& pace) {
+  std::vector<std::int64_t> rates;
+  for (const double bytes_per_s : {link_rate(spec), link_rate(spec), spec.nic_bytes_per_s, spec.nic_bytes_per_s})
+    for (int rank = 0; rank < ranks; ++rank)
+      rates.push_back(std::max<std::int64_t>(1, std::llround(bytes_per_s / 1e9 / pace.wire(rank) * 0x1p20)));
+  return rates;
 }
 
 int low_latency_blocks(int experts, int sms) {
@@ -149,10 +169,10 @@ int low_latency_blocks(int experts, int sms) {
   return std::max((experts + groups - 1) / groups, 1);
 }
 
-ExchangeTime exchange_time(const RankTraffic& traffic, const PortBytes& slowest, const ExchangeSpec& spec,
+ExchangeTime exchange_time(const RankTraffic& traffic, const SlowestPorts& slowest, const ExchangeSpec& spec,
                            const ExchangeFactors& f, double payload, bool dispatch) {
   const PortBytes own = port_bytes(traffic, spec.transport, payload, spec.near_peers, spec.far_peers);
-  const PortBytes all = larger(own, slowest);
+  const PortBytes paced = at_pace(own, spec.wire_factor), all = larger(paced, slowest.paced);
   const bool copies = sends_copies(spec.transport);
   ExchangeTime time;
   // What the receive reads and writes: a dispatch copies what arrived into place, a combine adds a token's parts up.
@@ -164,9 +184,10 @@ ExchangeTime exchange_time(const RankTraffic& traffic, const PortBytes& slowest,
   time.recv = f.recv_floor_s + over(received, spec.gpu->hbm_bytes_per_s * f.recv_hbm);
   if (spec.transport == Transport::CopyEngine) {
     copy_engines(time, traffic, all, spec, f, payload);
+    time.data_after = time.send;
     time.whole = time.send + time.wire + time.recv;
   } else if (copies) {
-    send_and_receive(time, own, all, spec, f);
+    send_and_receive(time, paced, own.far, all, spec, f);
   } else {
     comm_kernel(time, own, all, spec, f, traffic.tokens);
   }
@@ -181,6 +202,11 @@ ExchangeTime exchange_time(const RankTraffic& traffic, const PortBytes& slowest,
   time.send_hbm_bytes = own.near + own.far;
   time.recv_hbm_bytes = received;
   time.whole_hbm_bytes = f.hbm_per_byte * (own.near + own.far);
+  if (slowest.paced.near > slowest.loaded.near || slowest.paced.far > slowest.loaded.far) {
+    const ExchangeTime even = exchange_time(traffic, {slowest.loaded, slowest.loaded}, spec, f, payload, dispatch);
+    time.wire_for_peers = time.wire - even.wire;
+    time.whole_for_peers = time.whole - even.whole;
+  }
   return time;
 }
 

@@ -1,6 +1,9 @@
 // The machine a plan is priced for.
 #pragma once
 
+#include <vector>
+
+#include "sim/base/settings.h"
 #include "sim/cost/cost_table.h"
 #include "sim/cost/factors.h"
 #include "sim/model/hardware.h"
@@ -11,8 +14,9 @@ struct MachineSpec {
   GpuSpec gpu;
   FabricSpec fabric;
   HostCosts host;
-  bool flows = false;                    ///< exchanges as pairwise flows that share ports, not as loads of ports
-  const CostFactors* factors = nullptr;  ///< null: the ones that ship
+  bool flows = false;                      ///< exchanges as pairwise flows that share ports, not as loads of ports
+  std::vector<Straggler> stragglers = {};  ///< ranks that are slower than all this says
+  const CostFactors* factors = nullptr;    ///< null: the ones that ship
 
   const CostFactors& rates() const { return factors != nullptr ? *factors : default_factors(); }
   /// What the ops of one rank share.

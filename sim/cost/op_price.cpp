@@ -97,21 +97,26 @@ OpCost price_kernels(const std::vector<TimedKernel>& kernels, const MachineSpec&
   return cost;
 }
 
-Exchange make_exchange(Transport transport, const ModelShape& shape, int domain, RoutedLoad load) {
+Exchange make_exchange(Transport transport, const ModelShape& shape, int domain, RoutedLoad load, const Pace& pace) {
   Exchange exchange;
+  exchange.pace = pace;
   const int ranks = static_cast<int>(load.ranks.size());
   exchange.transport = transport;
   exchange.shape = &shape;
   exchange.near_peers = std::min(domain, ranks) - 1;
   exchange.far_peers = ranks - 1 - exchange.near_peers;
   for (const bool dispatch : {true, false}) {
-    PortBytes& slowest = dispatch ? exchange.slowest_dispatch : exchange.slowest_combine;
-    for (const RankTraffic& traffic : load.ranks) {
-      const PortBytes bytes =
-          port_bytes(traffic, transport, payload_of(shape, dispatch), exchange.near_peers, exchange.far_peers);
-      slowest.near = std::max(slowest.near, bytes.near);
-      slowest.far = std::max(slowest.far, bytes.far);
+    SlowestPorts& slowest = dispatch ? exchange.slowest_dispatch : exchange.slowest_combine;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const PortBytes bytes = port_bytes(load.ranks[static_cast<std::size_t>(rank)], transport,
+                                         payload_of(shape, dispatch), exchange.near_peers, exchange.far_peers);
+      const PortBytes paced = at_pace(bytes, pace.wire(rank));
+      const double PortBytes::*busiest = exchange.far_peers > 0 ? &PortBytes::far : &PortBytes::near;
+      if (paced.*busiest > slowest.paced.*busiest) exchange.slowest_rank = rank;
+      slowest.paced = larger(slowest.paced, paced);
+      slowest.loaded = larger(slowest.loaded, bytes);
     }
+    for (PortBytes* bytes : {&slowest.paced, &slowest.loaded}) bytes->handled_near = bytes->handled_far = 0;
   }
   exchange.load = std::move(load);
   return exchange;
@@ -131,13 +136,9 @@ ExchangeSpec exchange_spec(const Exchange& exchange, const MachineSpec& machine,
 
 ExchangeTime direction_time(const Exchange& exchange, int rank, ExchangeSpec spec, const TransportFactors& factors,
                             bool dispatch) {
-  const FlowSeconds& flows = dispatch ? exchange.dispatch_flows : exchange.combine_flows;
-  const auto r = static_cast<std::size_t>(rank);
-  if (!flows.in.empty()) {
-    spec.flows_in_s = flows.in[r];
-    spec.flows_s = flows.all[r];
-  }
-  return exchange_time(exchange.load.ranks[r], dispatch ? exchange.slowest_dispatch : exchange.slowest_combine, spec,
+  spec.wire_factor = exchange.pace.wire(rank);
+  const SlowestPorts none, &slowest = dispatch ? exchange.slowest_dispatch : exchange.slowest_combine;
+  return exchange_time(exchange.load.ranks[static_cast<std::size_t>(rank)], exchange.flows ? none : slowest, spec,
                        dispatch ? factors.dispatch : factors.combine, payload_of(*exchange.shape, dispatch), dispatch);
 }
 
@@ -156,13 +157,21 @@ double peer_seconds(const Exchange& exchange, int rank, const ExchangeSpec& spec
 
 }  // namespace
 
-void add_flows(Exchange& exchange, int domain, const MachineSpec& machine) {
+std::vector<PairFlow> exchange_flows(const Exchange& exchange, int domain, const MachineSpec& machine, bool dispatch,
+                                     bool alike) {
   const ExchangeSpec spec = exchange_spec(exchange, machine, 0);
-  const TransportFactors& f = machine.rates().transport(exchange.transport);
-  exchange.dispatch_flows =
-      flow_seconds(exchange.load, domain, spec, f.dispatch, payload_of(*exchange.shape, true), true);
-  exchange.combine_flows =
-      flow_seconds(exchange.load, domain, spec, f.combine, payload_of(*exchange.shape, false), false);
+  const TransportFactors& factors = machine.rates().transport(exchange.transport);
+  const ExchangeFactors& f = dispatch ? factors.dispatch : factors.combine;
+  const double payload = payload_of(*exchange.shape, dispatch);
+  if (!alike) return pair_flows(exchange.load, domain, spec, f, payload, dispatch);
+  return alike_flows(
+      port_bytes(exchange.load.ranks[0], exchange.transport, payload, exchange.near_peers, exchange.far_peers), spec,
+      f);
+}
+
+std::vector<std::int64_t> exchange_ports(const Exchange& exchange, const MachineSpec& machine, bool alike) {
+  return port_rates(alike ? 1 : static_cast<int>(exchange.load.ranks.size()), exchange_spec(exchange, machine, 0),
+                    exchange.pace);
 }
 
 OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const MachineSpec& machine, int sms) {
@@ -180,21 +189,30 @@ OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const Mac
   } else if (is_recv(kind)) {
     cost.time = rounded(time.recv);
     cost.wire = rounded(time.wire);
+    cost.for_peers = rounded(time.wire_for_peers);
   } else if (is_wire(kind)) {
     cost.time = rounded(time.wire);
   } else {
     cost.time = rounded(time.whole);
     cost.beside = rounded(time.whole * std::max(f.beside, 1.0));
     cost.peers = rounded(peer_seconds(exchange, rank, spec, factors));
+    cost.for_peers = rounded(time.whole_for_peers);
     cost.notify = dispatch ? rounded(time.notify) : Ns{};
   }
-  cost.wire_traffic = {whole(time.wire_hbm_bytes), whole(time.wire_link_bytes), whole(time.wire_nic_bytes)};
+  cost.data_after = rounded(time.data_after);
+  cost.data_floor = rounded(time.data_floor);
+  if (collective && exchange.transport == Transport::CopyEngine) cost.data_floor = rounded(time.data_floor + time.recv);
+  if (cost.for_peers > Ns{0}) cost.slowest = exchange.slowest_rank;
+  // A slower port is as full with fewer bytes.
+  const double pace = exchange.pace.wire(rank);
+  cost.wire_traffic = {whole(time.wire_hbm_bytes), whole(time.wire_link_bytes * pace),
+                       whole(time.wire_nic_bytes * pace)};
   if (!is_recv(kind)) cost.wire_traffic = {};
   if (collective) {
-    cost.demand.link_bytes = whole(time.send_port_bytes + time.wire_link_bytes);
-    cost.demand.nic_bytes = whole(time.wire_nic_bytes);
+    cost.demand.link_bytes = whole((time.send_port_bytes + time.wire_link_bytes) * pace);
+    cost.demand.nic_bytes = whole(time.wire_nic_bytes * pace);
   } else if (send) {
-    cost.demand.link_bytes = whole(time.send_port_bytes);
+    cost.demand.link_bytes = whole(time.send_port_bytes * pace);
   }
   cost.demand.port_bytes = whole(send ? time.send_port_bytes : time.wire_port_bytes);
   cost.demand.hbm_bytes = whole(collective ? time.whole_hbm_bytes : send ? time.send_hbm_bytes : time.recv_hbm_bytes);

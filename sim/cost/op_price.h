@@ -28,12 +28,18 @@ struct Exchange {
   const ModelShape* shape = nullptr;
   int near_peers = 0, far_peers = 0;
   RoutedLoad load;
-  PortBytes slowest_dispatch, slowest_combine;  ///< of the rank with most over its ports
-  FlowSeconds dispatch_flows, combine_flows;    ///< empty: ports are priced by their loads
+  Pace pace;
+  SlowestPorts slowest_dispatch, slowest_combine;
+  int slowest_rank = 0;  ///< whose ports take longest
+  bool flows = false;    ///< its data moves in pairwise flows: ranks are priced by their own ports alone
 };
-Exchange make_exchange(Transport transport, const ModelShape& shape, int domain, RoutedLoad load);
-/// Lets the exchange's data move in pairwise flows. Its load has pairs.
-void add_flows(Exchange& exchange, int domain, const MachineSpec& machine);
+Exchange make_exchange(Transport transport, const ModelShape& shape, int domain, RoutedLoad load,
+                       const Pace& pace = {});
+/// The flows of one direction, and the ports of all exchanges of this world. `alike`: all ranks are one group;
+/// otherwise each is its own and the load has pairs.
+std::vector<PairFlow> exchange_flows(const Exchange& exchange, int domain, const MachineSpec& machine, bool dispatch,
+                                     bool alike);
+std::vector<std::int64_t> exchange_ports(const Exchange& exchange, const MachineSpec& machine, bool alike);
 
 /// One rank's part of a communication op: send, receive with its wire, comm kernel, or copy of the combined tokens.
 OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const MachineSpec& machine, int sms);

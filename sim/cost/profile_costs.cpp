@@ -312,6 +312,10 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
   if (!apply(name, false, &OpCost::time)) missing_.insert(std::string(name));
   if (!apply(name, true, &OpCost::beside) && analytical.time > Ns{0})
     cost.beside = Ns{analytical.beside.count() * cost.time.count() / analytical.time.count()};
+  const auto rescale_wait = [&](Ns now, Ns before) {
+    if (before > Ns{0}) cost.for_peers = Ns{analytical.for_peers.count() * now.count() / before.count()};
+  };
+  if (is_collective(cell.op->kind)) rescale_wait(cost.time, analytical.time);
   if (wires_differ_) {
     // A comm kernel lasts at least as long as its bytes are on the way; a receive's wire stays the fabric's.
     if (is_collective(cell.op->kind)) {
@@ -320,12 +324,14 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
       cost.time = std::max(cost.time, analytical.time);
       // What computation costs the kernel's own moving does not show while it waits for the fabric.
       cost.beside = std::max(cost.beside, analytical.time);
+      cost.for_peers = std::max(cost.for_peers, std::min(analytical.for_peers, cost.time));
     }
     return;
   }
   if (is_recv(cell.op->kind)) {
     const std::string_view wire = dispatch ? "D.wire" : "C.wire";
     if (!apply(wire, false, &OpCost::wire)) missing_.insert(std::string(wire));
+    rescale_wait(cost.wire, analytical.wire);
   }
   if (cost.notify > Ns{0} && !apply("D.notify", false, &OpCost::notify)) missing_.insert("D.notify");
 }

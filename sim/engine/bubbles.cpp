@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -14,13 +15,18 @@ namespace {
 
 class Finder {
  public:
-  Finder(const Plan& plan, const Linear& linear, const std::vector<OpTimes>& times, std::int64_t step)
+  Finder(const Plan& plan, const CostTable& costs, const Linear& linear, const EngineResult& result,
+         const std::vector<OpTimes>& times, int group)
       : plan_(plan),
+        costs_(costs),
         linear_(linear),
+        result_(result),
         times_(times),
-        step_(step),
+        group_(group),
+        step_(result.step()),
         before_(linear.ops.size(), kNone),
-        idle_(plan.lanes.size()) {
+        idle_(plan.lanes.size()),
+        peers_(plan.lanes.size()) {
     find_predecessors();
   }
 
@@ -34,10 +40,10 @@ class Finder {
       lane_ = op.lane;
       used[lane_] = 1;
       explain_start(h.index, free[lane_], t.start, 0);
-      if (is_recv(kind(h.index))) explain_arrival(t, t.start, std::min(t.arrived, t.end));
+      if (is_recv(kind(h.index))) explain_arrival(h.index, t.start, std::min(t.arrived, t.end));
       if (is_collective(kind(h.index))) {
-        add(BubbleCause::Peer, t.start, std::min(t.sent, t.end));
-        add(BubbleCause::Peer, t.moved, t.end);
+        add_peer(t.last, t.start, std::min(t.sent, t.end));
+        explain_tail(h.index, t.start, t.end);
       }
       free[lane_] = t.end;
     }
@@ -48,7 +54,8 @@ class Finder {
       add(BubbleCause::Drain, free[lane], step_);
       for (int c = 0; c < kBubbleCauses; ++c)
         if (idle_[lane][static_cast<std::size_t>(c)] > 0)
-          out.push_back({lane_, static_cast<BubbleCause>(c), idle_[lane][static_cast<std::size_t>(c)]});
+          out.push_back({lane_, static_cast<BubbleCause>(c), idle_[lane][static_cast<std::size_t>(c)],
+                         static_cast<BubbleCause>(c) == BubbleCause::Peer ? slowest_peer() : -1});
     }
     return out;
   }
@@ -58,6 +65,48 @@ class Finder {
 
   void add(BubbleCause cause, std::int64_t from, std::int64_t to) {
     if (to > from) idle_[lane_][static_cast<std::size_t>(cause)] += to - from;
+  }
+
+  /// Waiting for the ranks of group `peer`, if that is known.
+  void add_peer(int peer, std::int64_t from, std::int64_t to) {
+    add(BubbleCause::Peer, from, to);
+    if (to > from && peer >= 0 && peer != group_) peers_[lane_][peer] += to - from;
+  }
+
+  /// The first rank of the group that the lane waited for longest.
+  int slowest_peer() const {
+    int slowest = -1;
+    std::int64_t most = 0;
+    for (const auto& [peer, ns] : peers_[lane_]) {
+      if (ns <= most) continue;
+      most = ns;
+      slowest = result_.folding.groups[static_cast<std::size_t>(peer)].first_rank;
+    }
+    return slowest;
+  }
+
+  const OpCost& cost(std::uint32_t op) const {
+    const LinearOp& o = linear_.ops[op];
+    const int group = result_.folding.groups[static_cast<std::size_t>(group_)].cost_group;
+    return costs_.at(group, costs_.layer_class(o.layer), o.ubatch, o.op);
+  }
+
+  int slowest_port(const OpCost& cost) const {
+    return cost.slowest < 0 ? -1 : result_.folding.group_of_rank[static_cast<std::size_t>(cost.slowest)];
+  }
+
+  /// When this rank's own part of a comm kernel was done: what is left until its end waits for others.
+  std::int64_t own_end(std::uint32_t op) const {
+    const OpTimes& t = times_[op];
+    return std::max(std::min(t.sent, t.end), t.moved - cost(op).for_peers.count());
+  }
+
+  /// The part of [from, to) in which a comm kernel waits for others that are slower.
+  void explain_tail(std::uint32_t op, std::int64_t from, std::int64_t to) {
+    const OpTimes& t = times_[op];
+    const std::int64_t own = std::clamp(own_end(op), from, to), moved = std::clamp(t.moved, own, to);
+    add_peer(slowest_port(cost(op)), own, moved);
+    add_peer(costs_.flows.on() ? t.last : -1, moved, to);
   }
 
   /// For every op, the op that ended last among those its lane was behind when it was launched.
@@ -110,13 +159,13 @@ class Finder {
     const std::int64_t begin = std::clamp(t.start, from, to);
     if (is_recv(kind(op))) {
       const std::int64_t arrived = std::clamp(t.arrived, begin, to);
-      explain_arrival(t, begin, arrived);
+      explain_arrival(op, begin, arrived);
       add(BubbleCause::Wire, arrived, to);
     } else if (is_collective(kind(op))) {
-      const std::int64_t together = std::clamp(t.sent, begin, to), moved = std::clamp(t.moved, together, to);
-      add(BubbleCause::Peer, begin, together);
-      add(BubbleCause::Wire, together, moved);
-      add(BubbleCause::Peer, moved, to);
+      const std::int64_t together = std::clamp(t.sent, begin, to), own = std::clamp(own_end(op), together, to);
+      add_peer(t.last, begin, together);
+      add(BubbleCause::Wire, together, own);
+      explain_tail(op, own, to);
     } else if (is_comm(kind(op))) {
       add(BubbleCause::Wire, begin, to);
     } else {
@@ -128,20 +177,30 @@ class Finder {
     explain_start(op, from, begin, depth + 1);
   }
 
-  /// A receive waiting in [from, to): for the slowest sender first, then for the wire.
-  void explain_arrival(const OpTimes& t, std::int64_t from, std::int64_t to) {
-    const std::int64_t sent = std::clamp(t.sent, from, std::max(from, to));
-    add(BubbleCause::Peer, from, sent);
-    add(BubbleCause::Wire, sent, to);
+  /// A receive waiting in [from, to): for the slowest sender first, then for its own wire, then for slower ports.
+  void explain_arrival(std::uint32_t op, std::int64_t from, std::int64_t to) {
+    const OpTimes& t = times_[op];
+    to = std::max(from, to);
+    const std::int64_t sent = std::clamp(t.sent, from, to);
+    const OpCost& c = cost(op);
+    const bool flows = costs_.flows.on();
+    const std::int64_t own = std::clamp(flows ? t.sent + c.wire.count() : t.arrived - c.for_peers.count(), sent, to);
+    add_peer(t.last, from, sent);
+    add(BubbleCause::Wire, sent, own);
+    add_peer(flows ? t.last : slowest_port(c), own, to);
   }
 
   const Plan& plan_;
+  const CostTable& costs_;
   const Linear& linear_;
+  const EngineResult& result_;
   const std::vector<OpTimes>& times_;
-  std::int64_t step_;
+  int group_ = 0;
+  std::int64_t step_ = 0;
   std::vector<std::uint32_t> before_;
   LaneId lane_ = 0;
   std::vector<std::array<std::int64_t, kBubbleCauses>> idle_;
+  std::vector<std::map<int, std::int64_t>> peers_;  ///< by lane, then group: time it was waited for
 };
 
 }  // namespace
@@ -225,9 +284,9 @@ std::int64_t weight_read(const Share& share, const OpCost& cost) {
 
 }  // namespace
 
-std::vector<Bubble> find_bubbles(const Plan& plan, const EngineResult& result, const std::vector<int>& recorded,
-                                 int group) {
-  return Finder(plan, linear_of(result, group), times_of(result, recorded, group), result.step()).run();
+std::vector<Bubble> find_bubbles(const Plan& plan, const CostTable& costs, const EngineResult& result,
+                                 const std::vector<int>& recorded, int group) {
+  return Finder(plan, costs, linear_of(result, group), result, times_of(result, recorded, group), group).run();
 }
 
 std::vector<Loss> find_losses(const Plan& plan, const CostTable& costs, const EngineResult& result,

@@ -12,7 +12,7 @@ namespace dbo {
 enum class BubbleCause : std::uint8_t {
   Host,   ///< the host had not launched the next op
   Wire,   ///< data was on its way, or a comm kernel was moving it
-  Peer,   ///< another rank had not sent or started yet
+  Peer,   ///< another rank had not sent or started yet, or its slower port was not done
   Order,  ///< the next op needs one of the other lane, or one behind it there
   Gap,    ///< gaps between ops that follow each other
   Drain,  ///< nothing left for the lane to do
@@ -26,13 +26,14 @@ struct Bubble {
   LaneId lane = 0;
   BubbleCause cause = BubbleCause::Host;
   std::int64_t ns = 0;
+  int rank = -1;  ///< Peer: the rank waited for longest, of ranks that are simulated apart from this one; else -1
 };
 
 /// Idle time of each lane of a recorded group until the step ends, by cause; a receive's waiting and a comm kernel's
 /// waiting for other ranks count as idle. The sum over causes is the step minus the lane's busy time. Rows without time
 /// are left out; lanes that never work too.
-std::vector<Bubble> find_bubbles(const Plan& plan, const EngineResult& result, const std::vector<int>& recorded,
-                                 int group);
+std::vector<Bubble> find_bubbles(const Plan& plan, const CostTable& costs, const EngineResult& result,
+                                 const std::vector<int>& recorded, int group);
 
 /// Why an op that runs takes longer than it could.
 enum class LossCause : std::uint8_t {

@@ -113,6 +113,18 @@ void ContendedRun::append_rank(const Rank& rank, const Actor* actors, int mark, 
   }
 }
 
+/// The flows on their way, and the calls they belong to.
+void ContendedRun::append_flows(int mark, RunState& state, std::vector<std::uint32_t>& tags) const {
+  const std::int64_t first_tag =
+      std::int64_t{tapes_.front().marks[static_cast<std::size_t>(mark)].layer} * tags_per_layer_;
+  network_.append_state(first_tag, state.values, state.times);
+  for (const FlowStart& start : starts_) {
+    state.values.insert(state.values.end(), {static_cast<std::int64_t>(start.tag) - first_tag, start.group});
+    state.times.push_back(start.at);
+  }
+  tags.insert(tags.end(), under_way_.begin(), under_way_.end());
+}
+
 RunState ContendedRun::state_at(int mark, Reach& reach, std::vector<std::uint32_t>& tags) {
   RunState state;
   state.times.reserve(state_size_.first);
@@ -124,6 +136,7 @@ RunState ContendedRun::state_at(int mark, Reach& reach, std::vector<std::uint32_
     for (const LaneProgram& program : programs_)
       state.hosts.push_back(program.marks[static_cast<std::size_t>(mark)].host);
   for (const Rank& rank : ranks_) append_rank(rank, actors_of(rank), mark, state, tags, reach);
+  if (flows_) append_flows(mark, state, tags);
   std::sort(tags.begin(), tags.end());
   tags.erase(std::unique(tags.begin(), tags.end()), tags.end());
   const std::int64_t layer = tapes_.front().marks[static_cast<std::size_t>(mark)].layer;
@@ -132,8 +145,15 @@ RunState ContendedRun::state_at(int mark, Reach& reach, std::vector<std::uint32_
     for (const std::int64_t number :
          {static_cast<std::int64_t>(tag) - layer * tags_per_layer_, static_cast<std::int64_t>(call.posted),
           static_cast<std::int64_t>(call.finished), static_cast<std::int64_t>(call.known),
-          static_cast<std::int64_t>(call.all_finished), call.slow})
+          static_cast<std::int64_t>(call.all_finished), call.slow, static_cast<std::int64_t>(call.last_in),
+          static_cast<std::int64_t>(call.received)})
       state.values.push_back(number);
+    for (std::size_t r = 0; flows_ && r < ranks_.size(); ++r) {
+      const Delivery& d = delivery(tag, r);
+      state.values.insert(state.values.end(),
+                          {static_cast<std::int64_t>(d.open), static_cast<std::int64_t>(d.last_in)});
+      if (d.last_in >= 0) state.times.push_back(d.last);
+    }
     if (call.posted > 0) state.times.push_back(call.latest);
     if (call.finished > 0) state.times.push_back(call.last);
   }
@@ -203,7 +223,23 @@ void ContendedRun::skip(const Repeat& repeat, int cycles, std::vector<std::uint3
     if (call.posted > 0) call.latest += shift;
     if (call.finished > 0) call.last += shift;
     calls_[tag + moved] = call;
+    for (std::size_t r = 0; flows_ && r < ranks_.size(); ++r) {
+      Delivery d = delivery(tag, r);
+      if (d.last_in >= 0) d.last += shift;
+      delivery(tag + moved, r) = d;
+    }
   }
+  if (flows_) skip_flows(shift, moved);
+}
+
+void ContendedRun::skip_flows(std::int64_t shift, std::uint32_t tags) {
+  clock_ += shift;
+  network_.shift(shift, tags);
+  for (FlowStart& start : starts_) {
+    start.at += shift;
+    start.tag += tags;
+  }
+  for (std::uint32_t& tag : under_way_) tag += tags;
 }
 
 void ContendedRun::skip_rank(Rank& rank, Actor* actors, int from, int to, std::int64_t shift) {

@@ -8,7 +8,7 @@
 namespace dbo {
 
 ContendedRun::ContendedRun(const Plan& plan, const CostTable& costs, const EngineOptions& options)
-    : plan_(plan), options_(options), machine_(costs.machine) {
+    : plan_(plan), costs_(costs), options_(options), machine_(costs.machine), network_(costs.flows.ports) {
   result_.contended = true;
   result_.folding = fold_ranks(plan, costs);
   result_.linear = Linears(plan, result_.folding);
@@ -25,7 +25,7 @@ ContendedRun::ContendedRun(const Plan& plan, const CostTable& costs, const Engin
   }
   calls_.resize(tags);
   mark_of_tag_.assign(tags, -1);
-  looking_ = (options.extrapolate || options.stop_at_repeat) && !options.audit;
+  looking_ = (options.extrapolate || options.stop_at_repeat) && !options.audit && !options.audit_ports;
   node_gap_ = costs.host.node_gap_in(plan.execution).count();
   if (plan.execution == Execution::Graph) graph_launch_ = costs.host.graph_launch.count();
   lanes_ = plan.lanes.size();
@@ -63,6 +63,7 @@ ContendedRun::ContendedRun(const Plan& plan, const CostTable& costs, const Engin
     result_.times.emplace_back(result_.linear.of_program(rank.program).ops.size());
   }
   lost_.resize(options.record.size() * stride_);
+  if (costs.flows.on()) set_up_flows(costs);
 }
 
 EngineResult ContendedRun::run() {
@@ -73,7 +74,8 @@ EngineResult ContendedRun::run() {
     for (std::size_t lane = 0; lane < lanes_; ++lane) feed(rank, actors, lane);
     move_host(rank, actors);
   }
-  for (;;) {
+  if (flows_ && !run_flows()) return std::move(result_);
+  while (!flows_) {
     bool moved = false, done = true;
     for (Rank& rank : ranks_) {
       if (!rank.done) moved = advance(rank, actors_of(rank)) || moved;
@@ -288,15 +290,18 @@ void ContendedRun::begin(Rank& rank, Actor* actors, std::size_t lane) {
   actor.start = rank.now;
   rank.changed = true;
   switch (it.kind) {
-    case TapeStep::Kind::Collective: {
-      Call& call = calls_[it.tag];
-      call.latest = std::max(call.latest, rank.now + tapes_[rank.program].peers[it.cost + rank.place]);
-      if (++call.posted == ranks_.size()) fresh_.push_back(it.tag);
+    case TapeStep::Kind::Collective:
       actor.state = State::Peers;
       actor.next = kNever;
+      if (flows_) return begin_collective(rank, actor, it);
+      post(rank, it.tag, rank.now + tapes_[rank.program].peers[it.cost + rank.place]);
       return post_unknown(rank);
-    }
     case TapeStep::Kind::Recv:
+      if (flows_) {
+        actor.state = State::Data;
+        actor.next = delivered(rank, it.tag) ? std::max(rank.now, data_there(rank, it)) : kNever;
+        return;
+      }
       for (std::size_t f = 0; f < rank.head; ++f) {
         if (rank.flights[f].tag != it.tag) continue;
         actor.sent = calls_[it.tag].latest;
@@ -307,6 +312,11 @@ void ContendedRun::begin(Rank& rank, Actor* actors, std::size_t lane) {
       actor.state = State::Data;
       actor.next = kNever;
       return;
+    case TapeStep::Kind::Send: {
+      const std::int64_t after = tapes_[rank.program].data_after[it.cost + rank.place];
+      if (flows_ && after < own_time(rank, it.cost)) schedule_flows(rank, it.tag, rank.now + after);
+      return begin_work(rank, actor, own_time(rank, it.cost));
+    }
     default:
       return begin_work(rank, actor, own_time(rank, it.cost));
   }
@@ -327,10 +337,20 @@ void ContendedRun::begin_work(Rank& rank, Actor& actor, std::int64_t time) {
 void ContendedRun::end_event(Rank& rank, Actor* actors, std::size_t lane) {
   Actor& actor = actors[lane];
   if (actor.state == State::Peers) return begin_work(rank, actor, own_time(rank, item(rank, actors, lane).cost));
+  if (actor.state == State::Data) {
+    take_data(rank, actor, item(rank, actors, lane));
+    return begin_work(rank, actor, own_time(rank, item(rank, actors, lane).cost));
+  }
   if (actor.state == State::Running) {
     settle(rank, actors, lane, rank.now);
     actor.moved = rank.now;
     const LaneItem& it = item(rank, actors, lane);
+    if (it.kind == TapeStep::Kind::Collective && flows_) {
+      actor.state = State::Finish;
+      actor.next = delivered(rank, it.tag) ? std::max(rank.now, data_there(rank, it)) : kNever;
+      rank.changed = true;
+      return;
+    }
     if (it.kind == TapeStep::Kind::Collective && ranks_.size() > 1) {
       Call& call = calls_[it.tag];
       call.last = std::max(call.last, rank.now);
@@ -358,11 +378,16 @@ void ContendedRun::complete(Rank& rank, Actor* actors, std::size_t lane) {
   last = std::max(last, rank.now);
   if (actor.held > 0) give_back(rank, actors, lane);
   if (it.kind == TapeStep::Kind::Send) {
-    Call& call = calls_[it.tag];
-    call.latest = std::max(call.latest, rank.now);
-    if (++call.posted == ranks_.size()) fresh_.push_back(it.tag);
-    rank.flights.push_back({it.tag, it.wire, false, -1});
-    post_unknown(rank);
+    post(rank, it.tag, rank.now);
+    if (flows_) {
+      if (tapes_[rank.program].data_after[it.cost + rank.place] >= own_time(rank, it.cost))
+        schedule_flows(rank, it.tag, rank.now);
+    } else {
+      rank.flights.push_back({it.tag, it.wire, false, -1});
+      post_unknown(rank);
+    }
+  } else if (flows_ && it.kind == TapeStep::Kind::Collective) {
+    consume(it.tag);
   }
   ++actor.item;
   if (it.value != kNone) set_value(rank, actors, it.value, rank.now);
@@ -405,6 +430,15 @@ void ContendedRun::queue_wire(Rank& rank, Actor& wire) {
 void ContendedRun::take_flight(Rank& rank, std::size_t flight) {
   rank.flights.erase(rank.flights.begin() + static_cast<std::ptrdiff_t>(flight));
   --rank.head;
+}
+
+/// The rank has sent, or started a comm kernel.
+void ContendedRun::post(Rank& rank, std::uint32_t tag, std::int64_t time) {
+  Call& call = calls_[tag];
+  const auto group = static_cast<std::int32_t>(&rank - ranks_.data());
+  if (time > call.latest || call.last_in < 0 || (time == call.latest && group < call.last_in)) call.last_in = group;
+  call.latest = std::max(call.latest, time);
+  if (++call.posted == ranks_.size()) fresh_.push_back(tag);
 }
 
 void ContendedRun::post_unknown(Rank& rank) {

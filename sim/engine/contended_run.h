@@ -3,7 +3,8 @@
 // A rank's clock moves from event to event: ends of ops and wires, blocks that leave their SMs, starts. It may not pass
 // the instant at which it posted something whose outcome the other ranks decide: that it has sent (when does the wire
 // start?), that it has started a comm kernel (when have all?), that it has moved its part (who is the slowest?). Calls
-// are resolved between rounds, in which every rank runs as far as it can, so that no rank sees more than another.
+// are resolved between rounds, in which every rank runs as far as it can, so that no rank sees more than another. Where
+// data moves in pairwise flows, which any rank may begin at any time, all ranks go from instant to instant together.
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "sim/engine/engine.h"
+#include "sim/engine/flow_network.h"
 #include "sim/engine/lane_program.h"
 #include "sim/engine/repeat.h"
 #include "sim/engine/sharing.h"
@@ -81,9 +83,23 @@ class ContendedRun {
   struct Call {
     std::uint32_t posted = 0, finished = 0;
     bool known = false, all_finished = false;
-    std::int64_t latest = 0;  ///< end of the slowest send, or start of the last kernel
-    std::int64_t last = 0;    ///< end of the slowest kernel's own work
-    std::int64_t slow = 0;    ///< most that contention added to one
+    std::int64_t latest = 0;     ///< end of the slowest send, or start of the last kernel
+    std::int64_t last = 0;       ///< end of the slowest kernel's own work
+    std::int64_t slow = 0;       ///< most that contention added to one
+    std::int32_t last_in = -1;   ///< group that posted at `latest`, the first of several
+    std::uint32_t received = 0;  ///< pairwise flows: ranks that have their data and need no more of the call
+  };
+
+  /// Pairwise flows: what a rank still waits for of one call.
+  struct Delivery {
+    std::uint32_t open = 0;     ///< flows that have not ended, begun or not
+    std::int64_t last = 0;      ///< latest end of one
+    std::int32_t last_in = -1;  ///< its other end
+  };
+  struct FlowStart {
+    std::int64_t at = 0;
+    std::uint32_t tag = 0;
+    std::int32_t group = 0;
   };
 
   /// How many iterations the lanes were ahead of a mark and behind it when its state was taken.
@@ -112,9 +128,37 @@ class ContendedRun {
   void queue_wire(Rank& rank, Actor& wire);
   void take_flight(Rank& rank, std::size_t flight);
   void post_unknown(Rank& rank);
+  void post(Rank& rank, std::uint32_t tag, std::int64_t time);
   bool resolve_calls();
   bool lift_horizons();
   [[noreturn]] void report_deadlock() const;
+
+  // contended_flows.cpp: pairwise flows, on one clock for all ranks.
+  void set_up_flows(const CostTable& costs);
+  bool run_flows();
+  void report_interval(std::int64_t to);
+  void report_ports(std::int64_t from, std::int64_t to) const;
+  std::int64_t next_instant() const;
+  void join_call(std::uint32_t tag);
+  void schedule_flows(const Rank& rank, std::uint32_t tag, std::int64_t at);
+  void begin_flows();
+  void end_flows();
+  void begin_collective(Rank& rank, Actor& actor, const LaneItem& it);
+  void meet(std::uint32_t tag);
+  bool delivered(const Rank& rank, std::uint32_t tag) const;
+  std::int64_t data_there(const Rank& rank, const LaneItem& it) const;
+  void wake(Rank& rank, std::uint32_t tag);
+  void take_data(const Rank& rank, Actor& actor, const LaneItem& it);
+  void consume(std::uint32_t tag);
+  bool know_calls();
+  const std::vector<PairFlow>& flows_of(std::uint32_t tag) const {
+    return costs_.flows.exchanges[static_cast<std::size_t>(exchange_of_tag_[tag])];
+  }
+  Delivery& delivery(std::uint32_t tag, std::size_t rank) { return deliveries_[tag * ranks_.size() + rank]; }
+  const Delivery& delivery(std::uint32_t tag, std::size_t rank) const {
+    return deliveries_[tag * ranks_.size() + rank];
+  }
+  std::size_t index(const Rank& rank) const { return static_cast<std::size_t>(&rank - ranks_.data()); }
 
   // contended_share.cpp: SMs and rates.
   void retime(Rank& rank, Actor* actors);
@@ -126,8 +170,11 @@ class ContendedRun {
   bool take_sms(Rank& rank, Actor& actor, bool cooperative);
   void report_usage(const Rank& rank, const Actor* actors, std::int64_t to) const;
   void record(const Rank& rank, const Actor& actor, std::size_t lane);
+  std::int32_t last_peer(const Rank& rank, std::uint32_t tag) const;
 
   // contended_repeat.cpp: stepping over cycles of layers.
+  void append_flows(int mark, RunState& state, std::vector<std::uint32_t>& tags) const;
+  void skip_flows(std::int64_t shift, std::uint32_t tags);
   RunState state_at(int mark, Reach& reach, std::vector<std::uint32_t>& tags);
   void append_rank(const Rank& rank, const Actor* actors, int mark, RunState& state, std::vector<std::uint32_t>& tags,
                    Reach& reach) const;
@@ -161,6 +208,7 @@ class ContendedRun {
   }
 
   const Plan& plan_;
+  const CostTable& costs_;
   const EngineOptions& options_;
   MachineRates machine_;
   EngineResult result_;
@@ -182,6 +230,16 @@ class ContendedRun {
   std::vector<Lost> lost_;            ///< by recorded group, then lane
   std::vector<Runner> runners_;
   std::vector<std::size_t> running_;  ///< actor of each runner
+  FlowNetwork network_;               ///< pairwise flows only, like all that follows
+  bool flows_ = false;
+  std::int64_t clock_ = 0;                 ///< of all ranks
+  std::vector<int> exchange_of_tag_;       ///< index into the costs' exchanges
+  std::vector<char> collective_;           ///< by tag: a comm kernel's, which also waits for what it sends
+  std::vector<std::size_t> rank_of_cost_;  ///< by cost group
+  std::vector<Delivery> deliveries_;       ///< by tag, then rank
+  std::vector<std::uint32_t> under_way_;   ///< calls begun that some rank has yet to take the data of, ascending
+  std::vector<FlowStart> starts_;          ///< in the order of their instants, then as scheduled
+  std::vector<FlowNetwork::Ended> ended_;
   RepeatFinder finder_;
   std::vector<Reach> reaches_;
   std::pair<std::size_t, std::size_t> state_size_;  ///< numbers of the last state

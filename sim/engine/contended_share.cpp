@@ -176,6 +176,12 @@ void ContendedRun::report_usage(const Rank& rank, const Actor* actors, std::int6
   options_.audit(usage);
 }
 
+/// Whom the rank waited for in the end: the last to post, or the other end of a flow that ended after that.
+std::int32_t ContendedRun::last_peer(const Rank& rank, std::uint32_t tag) const {
+  if (flows_ && delivery(tag, index(rank)).last > calls_[tag].latest) return delivery(tag, index(rank)).last_in;
+  return calls_[tag].last_in;
+}
+
 void ContendedRun::record(const Rank& rank, const Actor& actor, std::size_t lane) {
   const LaneItem& it = programs_[rank.program].lanes[lane][actor.item];
   OpTimes t;
@@ -188,10 +194,12 @@ void ContendedRun::record(const Rank& rank, const Actor& actor, std::size_t lane
   if (it.kind == TapeStep::Kind::Recv) {
     t.sent = actor.sent;
     t.arrived = actor.arrived;
+    t.last = last_peer(rank, it.tag);
     begin = std::max(begin, actor.arrived);
   } else if (it.kind == TapeStep::Kind::Collective) {
     t.sent = begin = actor.sent;
     t.arrived = rank.now;
+    t.last = last_peer(rank, it.tag);
   }
   if (t.start == 0) {
     t.bound = Bound::Start;

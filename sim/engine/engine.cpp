@@ -37,8 +37,8 @@ int EngineResult::slowest() const {
 }
 
 EngineResult run_engine(const Plan& plan, const CostTable& costs, const EngineOptions& options) {
-  const bool contended =
-      options.executor == Executor::Contended || (options.executor == Executor::Auto && is_contended(plan, costs));
+  const bool contended = options.executor == Executor::Contended || costs.flows.on() ||
+                         (options.executor == Executor::Auto && is_contended(plan, costs));
   return contended ? run_contended(plan, costs, options) : run_plain(plan, costs, options);
 }
 

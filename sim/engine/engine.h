@@ -42,6 +42,7 @@ struct OpTimes {
   std::int64_t arrived =
       0;  ///< Recv: when its last byte was there; Collective: its end; Send: when its receive's data is
   std::int64_t moved = 0;  ///< when its own work was done: its end, or earlier where a kernel waits for slower peers
+  std::int32_t last = -1;  ///< Recv, Collective: the group that sent or started last, of several the first
   Bound bound = Bound::Start;
   std::array<std::int64_t, kSlowCauses> lost{};  ///< ns its own work took longer than alone, by SlowCause
 
@@ -56,12 +57,19 @@ struct Usage {
   std::int64_t hbm = 0, link = 0, nic = 0;  ///< of what there is, in 2^-20
 };
 
+/// What the open flows of all ranks take of one port between two instants, of what it carries; for audits.
+struct PortUsage {
+  std::int32_t port = 0;
+  std::int64_t from = 0, to = 0;
+  std::int64_t used = 0, rate = 0;  ///< work a nanosecond
+};
+
 enum class Executor : std::uint8_t { Auto, Plain, Contended };
 
 struct EngineOptions {
   /// Fold groups whose op times are kept. Empty: none.
   std::vector<int> record;
-  /// Auto: contended where the costs' machine shares anything that ops ask for.
+  /// Auto: contended where the costs' machine shares anything that ops ask for. Pairwise flows always are.
   Executor executor = Executor::Auto;
   /// Steps over whole cycles of MoE layers once the state repeats exactly. The results are the same without.
   bool extrapolate = true;
@@ -70,6 +78,8 @@ struct EngineOptions {
   /// Contended executor only: called for every interval in which a group's running ops did not change. Turns
   /// extrapolation off.
   std::function<void(const Usage&)> audit;
+  /// The same for the ports of pairwise flows.
+  std::function<void(const PortUsage&)> audit_ports;
 };
 
 /// Exact repetition: what happened in the cycle before mark `mark` happens again, later by `cycle_ns`.

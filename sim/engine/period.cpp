@@ -28,7 +28,9 @@ Period steady_period_time(const Plan& plan, const CostTable& costs) {
   const int stride = moe_stride(plan, 0);
   EngineOptions options;
   options.stop_at_repeat = true;
-  for (int iterations = kFirstTry; iterations <= kLimit; iterations *= 8) {
+  // Every pair of ranks in every layer: what does not repeat soon is not worth the wait.
+  const int limit = costs.flows.on() && costs.groups() > 1 ? kFirstTry : kLimit;
+  for (int iterations = kFirstTry; iterations <= limit; iterations *= 8) {
     const EngineResult run = run_engine(with_moe_iterations(plan, iterations), costs, options);
     if (run.repeat) {
       const int layers = run.repeat->iterations * stride;

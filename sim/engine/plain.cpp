@@ -17,6 +17,7 @@ using Times = std::vector<std::int64_t>;
 struct Call {
   int programs_in = 0;      ///< programs whose ranks have all sent or started
   std::int64_t latest = 0;  ///< end of the slowest send, or start of the last kernel
+  int last = -1;            ///< its group, the first of several; found for recorded runs only
   Times arrival;            ///< by group: last byte there (send and receive), end (kernel); below 0: not yet
   Times start;              ///< by group: own start of a kernel
 };
@@ -197,9 +198,24 @@ class Plain {
 
   void send(std::size_t p, const TapeStep& step) {
     Call& call = calls_[step.tag];
+    find_last(p, call, [&](std::size_t g) { return end_[g]; });
     for (std::size_t g = 0; g < width(p); ++g) call.latest = std::max(call.latest, end_[g]);
     ++call.programs_in;
     in_flight_[p].push_back({step.tag, step.wire});
+  }
+
+  /// Which group posts last; to be called before `latest` takes in this program's times.
+  template <typename PostedAt>
+  void find_last(std::size_t p, Call& call, PostedAt posted_at) const {
+    if (options_.record.empty()) return;
+    std::int64_t latest = call.latest;
+    for (std::size_t g = 0; g < width(p); ++g) {
+      const int group = static_cast<int>(begin(p) + g);
+      const std::int64_t posted = posted_at(g);
+      if (posted < latest || (posted == latest && call.last >= 0 && call.last < group)) continue;
+      latest = posted;
+      call.last = group;
+    }
   }
 
   bool all_in(const Call& call) const { return call.programs_in == static_cast<int>(tapes_.size()); }
@@ -250,6 +266,7 @@ class Plain {
       starts(p, step);
       std::copy(start_.begin(), start_.end(), &call.start[begin(p)]);
       const std::int64_t* peers = &tapes_[p].peers[step.cost];
+      find_last(p, call, [&](std::size_t g) { return start_[g] + peers[g]; });
       for (std::size_t g = 0; g < width(p); ++g) call.latest = std::max(call.latest, start_[g] + peers[g]);
       ++call.programs_in;
       std::fill_n(&call.arrival[begin(p)], width(p), kStarted);
@@ -288,6 +305,7 @@ class Plain {
       times.bound = bound(step, group, start_[g]);
       if (call == nullptr) continue;
       times.sent = call->latest;
+      times.last = call->last;
       times.arrived = call->arrival[group];
     }
   }
@@ -339,7 +357,7 @@ class Plain {
       for (const std::uint32_t tag : mark.live_tags) {
         const Call& call = calls_[tag];
         const bool delivered = !call.arrival.empty() && call.arrival[begin(p)] >= 0;
-        state.values.insert(state.values.end(), {number(tag), call.programs_in, delivered});
+        state.values.insert(state.values.end(), {number(tag), call.programs_in, delivered, call.last});
         state.times.push_back(call.latest);
         if (delivered) append(&call.arrival[begin(p)]);
       }

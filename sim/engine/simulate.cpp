@@ -17,6 +17,7 @@ std::vector<int> groups_to_trace(const EngineResult& run, const StepOptions& opt
   if (options.trace_ranks.empty() && options.trace)
     for (int g = 0; g < static_cast<int>(run.folding.groups.size()) && g < kTracedGroups; ++g) add(g);
   if (groups.empty() || options.details) add(slowest);
+  if (options.waiting_rank >= 0) add(run.folding.group_of_rank[static_cast<std::size_t>(options.waiting_rank)]);
   return groups;
 }
 
@@ -28,7 +29,7 @@ void add_details(const CostedPlan& costed, const EngineResult& run, const std::v
     out.lane_busy_ns.push_back(lane_busy(trace, fold.first_rank, lane).count());
   const Linear& linear = run.linear[static_cast<std::size_t>(fold.class_index)];
   out.windows = window_shares(planned_windows(costed.plan, linear), trace, fold.first_rank);
-  out.bubbles = find_bubbles(costed.plan, run, recorded, group);
+  out.bubbles = find_bubbles(costed.plan, costed.costs, run, recorded, group);
   out.losses = find_losses(costed.plan, costed.costs, run, recorded, group);
   out.period = steady_period_time(costed.plan, costed.costs);
   out.bound = period_bound(costed.plan, costed.costs);
@@ -50,6 +51,9 @@ StepResult simulate_plan(const CostedPlan& costed, const StepOptions& options) {
   run = run_engine(costed.plan, costed.costs, engine);
   Trace trace = predicted_trace(costed.plan, costed.costs, run, engine.record);
   if (options.details) add_details(costed, run, engine.record, slowest, trace, out);
+  if (options.details && options.waiting_rank >= 0)
+    out.waiting = find_bubbles(costed.plan, costed.costs, run, engine.record,
+                               run.folding.group_of_rank[static_cast<std::size_t>(options.waiting_rank)]);
   if (!options.trace) return out;
   out.trace = options.trace_ranks.empty()
                   ? std::move(trace)

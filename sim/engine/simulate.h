@@ -28,6 +28,7 @@ struct StepResult {
   std::vector<std::int64_t> lane_busy_ns;  ///< by lane of the plan
   std::vector<WindowShare> windows;
   std::vector<Bubble> bubbles;
+  std::vector<Bubble> waiting;  ///< of the rank asked for with `waiting_rank`
   std::vector<Loss> losses;
   Period period;
   PeriodBound bound;
@@ -38,8 +39,9 @@ struct StepResult {
 struct StepOptions {
   bool details = true;  ///< period, bound, windows, bubbles, exposed communication
   bool trace = false;
-  bool extrapolate = true;       ///< false: every layer is simulated; all that is said comes out the same
-  std::vector<int> trace_ranks;  ///< ranks to trace; empty: one of each group, up to kTracedGroups
+  bool extrapolate = true;            ///< false: every layer is simulated; all that is said comes out the same
+  std::vector<int> trace_ranks = {};  ///< ranks to trace; empty: one of each group, up to kTracedGroups
+  int waiting_rank = -1;  ///< a rank whose idle time is told too: with stragglers, the last one to end waits for nobody
 };
 
 inline constexpr int kTracedGroups = 8;

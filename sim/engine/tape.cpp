@@ -157,6 +157,8 @@ std::uint32_t TapeMaker::cost(Tape& tape, std::size_t program, const LinearOp& o
     tape.wires.push_back(c.wire.count());
     tape.peers.push_back(c.peers.count());
     tape.notifies.push_back(c.notify.count());
+    tape.data_after.push_back(c.data_after.count());
+    tape.data_floor.push_back(c.data_floor.count());
   }
   if (!own) cost_index_[index] = at;
   return at;

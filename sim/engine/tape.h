@@ -53,8 +53,8 @@ struct TapeMark {
 struct Tape {
   std::vector<TapeStep> steps;
   std::vector<TapeMark> marks;
-  std::vector<std::int64_t> times, wires, peers,
-      notifies;  ///< ns, indexed by TapeStep::cost + group within the program
+  std::vector<std::int64_t> times, wires, peers, notifies, data_after,
+      data_floor;  ///< ns, indexed by TapeStep::cost + group within the program
   std::vector<std::uint32_t> slot_of_value;
   std::uint32_t slots = 0, values = 0;
   std::uint32_t tags = 0;  ///< one more than its highest

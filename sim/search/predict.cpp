@@ -77,6 +77,7 @@ MachineSpec machine_of(const Config& config) {
   machine.gpu = config.cluster.gpu;
   machine.fabric = config.cluster.fabric;
   machine.flows = config.network == NetworkModel::Flows;
+  machine.stragglers = config.cluster.stragglers;
   machine.host = read_host_costs(JsonRef(wrap_json(config.execution.host, config.file)));
   return machine;
 }
@@ -104,7 +105,9 @@ namespace {
 CostTable any_costs(const Config& config, const Plan& plan, bool split, CostSources& sources) {
   switch (config.costs.source) {
     case CostSource::Fixed:
-      return fixed_costs(plan, config.costs.fixed, split ? 1 : config.overlap.ubatches);
+      return fixed_costs(
+          plan, config.costs.fixed,
+          {split ? 1 : config.overlap.ubatches, config.cluster.stragglers, config.network == NetworkModel::Flows});
     case CostSource::Analytical:
       return analytical_costs(plan, machine_of(config), {}, &sources.loads);
     case CostSource::Profile:
@@ -202,6 +205,23 @@ void say_layout(const Config& config, std::vector<std::string>& say) {
 
 }  // namespace
 
+namespace {
+
+/// The first rank that stragglers keep waiting, or -1.
+int first_waiting_rank(const ClusterConfig& cluster) {
+  if (cluster.stragglers.empty()) return -1;
+  const auto straggles = [&](int rank) {
+    return std::any_of(cluster.stragglers.begin(), cluster.stragglers.end(), [&](const Straggler& s) {
+      return std::find(s.ranks.begin(), s.ranks.end(), rank) != s.ranks.end();
+    });
+  };
+  int rank = 0;
+  while (rank < cluster.gpus() && straggles(rank)) ++rank;
+  return rank < cluster.gpus() ? rank : -1;
+}
+
+}  // namespace
+
 Prediction predict(const Config& config, const StepBatch& step, const StepOptions& options) {
   const DecideSettings settings = decide_settings(config);
   Decision decision = decide(step, settings);
@@ -216,7 +236,10 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
                  .baseline = std::move(baseline),
                  .gpus = config.cluster.gpus()};
   out.warnings = warnings_or_throw(check_plan(out.split.plan));
-  out.result = simulate_plan(out.split, options);
+  out.waiting_rank = first_waiting_rank(config.cluster);
+  StepOptions split_options = options;
+  split_options.waiting_rank = out.waiting_rank;
+  out.result = simulate_plan(out.split, split_options);
   StepOptions baseline_options = options;
   // A rank's number means the same in both; everything else of the baseline is only its step and trace.
   baseline_options.details = false;

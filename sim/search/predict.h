@@ -27,6 +27,7 @@ struct Prediction {
   std::optional<MemoryUse> memory{};  ///< absent when the model has no dimensions
   std::optional<SmSplit> sm_split{};  ///< analytical costs of a plan that sets SMs aside for comm kernels
   std::vector<std::string> assumptions{};
+  int waiting_rank = -1;  ///< with stragglers: the first rank that is none, whose idle time `result.waiting` tells
   std::vector<PlanFinding> warnings{};  ///< of the plan that runs; what stops is thrown
 
   double speedup() const { return static_cast<double>(baseline_result.step_ns) / static_cast<double>(result.step_ns); }

@@ -51,10 +51,14 @@ CostTable scaled_costs(const CostTable& costs, const Plan& plan, const CostScale
           cost.wire = scaled(cost.wire, factor);
           cost.beside = scaled(cost.beside, factor);
           cost.notify = scaled(cost.notify, factor);
+          for (Ns OpCost::*part : {&OpCost::for_peers, &OpCost::data_after, &OpCost::data_floor})
+            cost.*part = scaled(cost.*part, factor);
           if (factor > 0) continue;
           cost.demand = {};
           cost.wire_traffic = {};
         }
+  for (std::vector<PairFlow>& exchange : table.flows.exchanges)
+    for (PairFlow& flow : exchange) flow.work = scaled(Ns{flow.work}, scale.communication).count();
   return table;
 }
 
@@ -71,6 +75,8 @@ Config TuneEvaluator::settings_of(const TunePoint& point) const {
     // The fewest replicas that divide evenly, as when a config names none.
     c.parallel.redundant_experts = (point.gpus - c.model.moe.routed_experts % point.gpus) % point.gpus;
     c.routing.redundant = c.parallel.redundant_experts;
+    for (Straggler& s : c.cluster.stragglers) std::erase_if(s.ranks, [&](int rank) { return rank >= point.gpus; });
+    std::erase_if(c.cluster.stragglers, [](const Straggler& s) { return s.ranks.empty(); });
   }
   OverlapConfig& o = c.overlap;
   const ScheduleName& schedule = *find_schedule_name(point.schedule);

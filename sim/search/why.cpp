@@ -195,7 +195,8 @@ class Explainer {
       if (b.lane == 0 && b.cause != BubbleCause::Drain && (worst == nullptr || b.ns > worst->ns)) worst = &b;
     if (worst != nullptr)
       text += "; most of what " + p_.split.plan.lanes[0] + " waits for is " + std::string(bubble_text(worst->cause)) +
-              " (" + time_text(worst->ns) + ")";
+              (worst->rank < 0 ? "" : ", rank " + std::to_string(worst->rank) + " most of all,") + " (" +
+              time_text(worst->ns) + ")";
     say(text + ".");
     text = time_text(r.exposed_comm_ns) + " of communication is exposed, " + share_text(r.exposed_comm_ns, r.step_ns) +
            " of the step";

@@ -286,6 +286,10 @@ TEST_CASE("case: what is not there is played, unless the config or the transport
   config.overlap.transport = Transport::Nccl;
   CHECK_THROWS_WITH_AS(make_case(config, profile, options), doctest::Contains("its peers cannot be played"),
                        InputError);
+  config.overlap.transport = Transport::LsaLl;
+  config.cluster.stragglers = {{{3}, 1.5, 1}};
+  CHECK_THROWS_WITH_AS(make_case(config, profile, options), doctest::Contains("cannot make a GPU slower"), InputError);
+  config.cluster.stragglers.clear();
   // DeepEP's kernels are not here; ours stand in for them, and the report says so.
   config.overlap.transport = Transport::Ll;
   const ValidationCase replaced = make_case(config, profile, options);

@@ -13,6 +13,7 @@ void check_round_trip(const Config& config) {
   CHECK(again.model == config.model);
   CHECK(again.cluster.gpu == config.cluster.gpu);
   CHECK(again.cluster.fabric == config.cluster.fabric);
+  CHECK(again.cluster.stragglers == config.cluster.stragglers);
   CHECK(again.parallel == config.parallel);
   CHECK(again.workload == config.workload);
   CHECK(again.routing == config.routing);
@@ -45,7 +46,8 @@ TEST_CASE("config_json: reading what was written gives the same config") {
                       "context_spread": 0.5, "token_spread": 0.25, "seed": 3})",
                  .costs = R"({"source": "analytical"})",
                  .more = R"(, "cluster": {"nodes": 2, "gpu": {"preset": "h100-sxm", "sms": 120, "hbm_gb_per_s": 3000},
-                   "fabric": {"nic_gb_per_s": 25, "latency_us": 4}},
+                   "fabric": {"nic_gb_per_s": 25, "latency_us": 4},
+                   "stragglers": [{"ranks": [1, 2], "compute_factor": 1.5}, {"ranks": [0], "wire_factor": 1.25}]},
                    "network": "flows", "emulate": "off",
                    "routing": {"kind": "zipf", "alpha": 0.8, "seed": 5, "per_layer": true},
                    "execution": {"mode": "graph", "graph_sizes": [8, 16], "host": {"launch_us": 2.5}})"}));

@@ -101,6 +101,33 @@ TEST_CASE("config: with neither nodes nor gpus_per_node, a node has no more GPUs
   CHECK(read_config(parts).cluster.gpus_per_node == 16);
 }
 
+TEST_CASE("config: stragglers are ranks of the world, each named once, with a factor of at least 1") {
+  const auto with = [](const std::string& stragglers) {
+    return ConfigText{.parallel = R"({"data": 4})", .more = R"(, "cluster": {"stragglers": )" + stragglers + "}"};
+  };
+  const std::vector<Straggler> read =
+      read_config(with(R"([{"ranks": [3, 1], "compute_factor": 1.25}, {"ranks": [0], "wire_factor": 2}])"))
+          .cluster.stragglers;
+  CHECK(read == std::vector<Straggler>{{{1, 3}, 1.25, 1}, {{0}, 1, 2}});
+  // A rank as fast as the others is no straggler.
+  CHECK(read_config(with(R"([{"ranks": [2], "compute_factor": 1, "wire_factor": 1}])")).cluster.stragglers.empty());
+  CHECK(read_config(with("[]")).cluster.stragglers.empty());
+  CHECK(config_error(with(R"([{"ranks": [4], "compute_factor": 2}])")) ==
+        "c.json: /cluster/stragglers/0/ranks/0: must be a whole number from 0 to 3, is 4");
+  CHECK(config_error(with(R"([{"ranks": [1], "compute_factor": 2}, {"ranks": [0, 1], "wire_factor": 2}])")) ==
+        "c.json: /cluster/stragglers/1/ranks/1: names rank 1 a second time");
+  CHECK(config_error(with(R"([{"ranks": [1], "compute_factor": 0.9}])")) ==
+        "c.json: /cluster/stragglers/0/compute_factor: must be a number from 1 to 1000, is 0.9");
+  CHECK(config_error(with(R"([{"ranks": [1]}])")) ==
+        "c.json: /cluster/stragglers/0: needs \"compute_factor\" or \"wire_factor\"");
+  CHECK(config_error(with(R"([{"ranks": [], "wire_factor": 2}])")) ==
+        "c.json: /cluster/stragglers/0/ranks: must name at least one rank");
+  CHECK(config_error(with(R"([{"ranks": [1], "compute_facter": 2}])")) ==
+        "c.json: /cluster/stragglers/0/compute_facter: unknown key \"compute_facter\" (known: ranks, compute_factor, "
+        "wire_factor; did you mean \"compute_factor\"?)");
+  CHECK(config_error(with(R"({"ranks": [1]})")).starts_with("c.json: /cluster/stragglers: must be "));
+}
+
 TEST_CASE("config: data x tensor is expert, and tensor divides the heads") {
   CHECK(config_error(ConfigText{.parallel = R"({"data": 2, "tensor": 2, "expert": 8})"}) ==
         "c.json: /parallel/expert: must be data x tensor (2 x 2 = 4), is 8");

@@ -34,7 +34,8 @@ std::vector<std::string> every_form() {
       ConfigText{.model = mla, .more = R"(, "overlap": {}, "execution": {"host": {}}, "routing": {})"}.text(),
       ConfigText{.model = R"({"preset": "deepseek-v3"})",
                  .workload = R"({"phase": "prefill", "tokens_per_rank": 8, "context_tokens": 8})",
-                 .more = R"(, "cluster": {"gpu": {"preset": "h100-sxm"}, "fabric": {"preset": "nvl72"}},
+                 .more = R"(, "cluster": {"gpu": {"preset": "h100-sxm"}, "fabric": {"preset": "nvl72"},
+                            "stragglers": [{"ranks": [1], "compute_factor": 1.5, "wire_factor": 2}]},
                             "overlap": {"schedule": {"compute": "A0_0", "comm": "", "order": ""}})"}
           .text(),
       ConfigText{.workload = R"({"phase": "mixed", "decode_tokens": 8, "prefill_tokens": 8, "context_tokens": 8})",

@@ -103,7 +103,7 @@ TEST_CASE("fixed: a comm kernel lasts send, wire and receive; the copy is an op 
 TEST_CASE("fixed: the un-split batch takes as long as its ubatches together, host time aside") {
   Plan plan = plan_with({OpKind::MLP, OpKind::CRecv});
   plan.threads.resize(1);
-  const CostTable table = fixed_costs(plan, costs_from(kTeaching), 3);
+  const CostTable table = fixed_costs(plan, costs_from(kTeaching), {3});
   CHECK(table.ubatches() == 1);
   CHECK(table.at(0, 0, 0, 0).time == Ns{240000});
   CHECK(table.at(0, 0, 0, 1).time == Ns{15000});

@@ -287,7 +287,7 @@ TEST_CASE("contended: idle time by cause adds up to the step minus the busy time
       const EngineResult run = run_recorded(c, Executor::Auto, true);
       for (int g = 0; g < c.costs.groups(); ++g) {
         std::map<int, std::int64_t> idle, busy;
-        for (const Bubble& b : find_bubbles(c.plan, run, {0, 1, 2}, g)) idle[b.lane] += b.ns;
+        for (const Bubble& b : find_bubbles(c.plan, c.costs, run, {0, 1, 2}, g)) idle[b.lane] += b.ns;
         for (std::size_t i = 0; i < run.linear[0].ops.size(); ++i) {
           const OpTimes& t = run.times[static_cast<std::size_t>(g)][i];
           const OpKind kind = c.plan.ops[run.linear[0].ops[i].op].kind;
@@ -317,7 +317,7 @@ TEST_CASE("contended: waiting for SMs, wave tails and weights read again have th
   options.record = {0};
   EngineResult run = run_engine(p.plan, p.costs, options);
   std::int64_t waiting = 0;
-  for (const Bubble& b : find_bubbles(p.plan, run, {0}, 0))
+  for (const Bubble& b : find_bubbles(p.plan, p.costs, run, {0}, 0))
     if (b.cause == BubbleCause::Sms && b.lane == kCommLane) waiting = b.ns;
   CHECK(waiting == 60000);
   // 200 tiles on 132 SMs leave 64 of 264 places empty: 64/264 of 132 us. The second ubatch reads 40 of 66 MB of weights

@@ -69,7 +69,7 @@ TEST_CASE("bubbles: idle time by cause adds up to the step minus the busy time o
       options.record = {0};
       const EngineResult run = run_engine(plan, table, options);
       std::map<int, std::int64_t> idle, busy;
-      for (const Bubble& b : find_bubbles(plan, run, {0}, 0)) idle[b.lane] += b.ns;
+      for (const Bubble& b : find_bubbles(plan, table, run, {0}, 0)) idle[b.lane] += b.ns;
       for (std::size_t i = 0; i < run.linear[0].ops.size(); ++i) {
         const OpTimes& t = run.times[0][i];
         const OpKind kind = plan.ops[run.linear[0].ops[i].op].kind;
@@ -96,7 +96,7 @@ TEST_CASE("bubbles: a slow host is named, and so is a slow rank") {
   EngineOptions options;
   options.record = {0};
   const EngineResult run = run_engine(plan, costs, options);
-  for (const Bubble& b : find_bubbles(plan, run, {0}, 0)) {
+  for (const Bubble& b : find_bubbles(plan, costs, run, {0}, 0)) {
     if (b.cause == BubbleCause::Peer) CHECK(b.ns == 30000);
     if (b.cause == BubbleCause::Wire) CHECK(b.ns == 60000 + 50000);  // dispatch, and the combine past the shared expert
   }

@@ -59,7 +59,7 @@ TEST_CASE("engine: vLLM low latency, worked by hand") {
   CHECK((period.exact && period.layers == 1));
   // Un-split: 2A + 2D + 2M + max(2C, 2S) a layer.
   const Plan one = make_baseline(small_spec(2, 1, Transport::Ll), true, false);
-  CHECK(run_engine(one, fixed_costs(one, costs, 2)).step() == 1240000);
+  CHECK(run_engine(one, fixed_costs(one, costs, {2})).step() == 1240000);
 }
 
 TEST_CASE("engine: vLLM high throughput, worked by hand") {
@@ -68,7 +68,7 @@ TEST_CASE("engine: vLLM high throughput, worked by hand") {
   CHECK(step_of(plan, costs) == 830000);
   CHECK(steady_period_time(plan, fixed_costs(plan, costs)).period_ns == 400000);
   const Plan one = make_baseline(small_spec(2, 1, Transport::Ht), false, true);
-  CHECK(run_engine(one, fixed_costs(one, costs, 2)).step() == 1240000);
+  CHECK(run_engine(one, fixed_costs(one, costs, {2})).step() == 1240000);
 }
 
 TEST_CASE("engine: an L-layer low-latency step follows the closed form at any durations") {
@@ -266,7 +266,7 @@ TEST_CASE("engine: a comm kernel waits on its SMs and lane for ranks that come l
     CHECK(dispatch.end == 175000);
     CHECK(result.step() == 175000 + 80000 + 5000 + 70000);
     std::int64_t waited = 0;
-    for (const Bubble& bubble : find_bubbles(plan, result, options.record, 0))
+    for (const Bubble& bubble : find_bubbles(plan, costs, result, options.record, 0))
       if (bubble.lane == kCommLane && bubble.cause == BubbleCause::Peer) waited += bubble.ns;
     CHECK(waited == 20000);
   }

@@ -33,6 +33,7 @@ struct RandomOptions {
   bool demands = false;    ///< SMs, memory, ports
   bool alternate = false;  ///< layers of two sorts in turn
   bool host = true;
+  bool flows = false;  ///< data moves from rank to rank, at any sizes
   int most_ns = 5000;
 };
 
@@ -59,6 +60,29 @@ inline MachineRates small_machine() {
           .sm_bytes_per_s = 20'000'000'000,
           .link_bytes_per_s = 100'000'000'000,
           .nic_bytes_per_s = 40'000'000'000};
+}
+
+/// Flows from each rank to most others, some large, some none.
+inline void add_random_flows(const Plan& plan, CostTable& costs, int most_ns, Draw& draw) {
+  FlowCosts& flows = costs.flows;
+  const int groups = costs.groups();
+  for (int port = 0; port < 2 * groups; ++port) flows.ports.push_back((1 + draw.below(4)) << 20);
+  flows.meet = draw.one_in(2);
+  for (int call = 0; call < costs.layer_classes() * costs.ubatches() * 2; ++call) {
+    flows.of_call.push_back(call);
+    std::vector<PairFlow>& list = flows.exchanges.emplace_back();
+    for (std::int32_t from = 0; from < groups; ++from)
+      for (std::int32_t to = 0; to < groups; ++to)
+        if (from != to && !draw.one_in(6)) list.push_back({from, to, from, groups + to, draw.below(most_ns) << 20});
+  }
+  for (int g = 0; g < groups; ++g)
+    for (int c = 0; c < costs.layer_classes(); ++c)
+      for (int u = 0; u < costs.ubatches(); ++u)
+        for (OpId op = 0; op < plan.ops.size(); ++op) {
+          OpCost& cost = costs.at(g, c, u, op);
+          if (is_comm(plan.ops[op].kind)) cost.data_after = Ns{draw.below(cost.time.count() + 1)};
+          if (draw.one_in(2)) cost.data_floor = Ns{draw.below(500)};
+        }
 }
 
 inline RandomCase random_case(const ScheduleName& schedule, const RandomOptions& options, std::uint64_t seed) {
@@ -97,6 +121,7 @@ inline RandomCase random_case(const ScheduleName& schedule, const RandomOptions&
           cost.wire_traffic = {wire * draw.below(300), wire * draw.below(60), wire * draw.below(40)};
         }
   if (options.demands) out.costs.machine = small_machine();
+  if (options.flows) add_random_flows(out.plan, out.costs, options.most_ns, draw);
   if (options.host && draw.one_in(2)) {
     out.costs.host = {Ns{draw.below(500)}, Ns{draw.below(100)}, Ns{draw.below(100)}, Ns{draw.below(300)},
                       Ns{draw.below(900)}, Ns{draw.below(80)},  Ns{draw.below(120)}};
