@@ -169,10 +169,25 @@ int low_latency_blocks(int experts, int sms) {
   return std::max((experts + groups - 1) / groups, 1);
 }
 
+namespace {
+
+/// What comes into the rank alone; a combine takes the dispatch's ways back.
+PortBytes incoming(RankTraffic traffic, const ExchangeSpec& spec, double payload, bool dispatch) {
+  if (dispatch) {
+    traffic.copies_out_near = traffic.copies_out_far = traffic.ranks_out_near = traffic.ranks_out_far = 0;
+  } else {
+    traffic.copies_in_near = traffic.copies_in_far = traffic.ranks_in_near = traffic.ranks_in_far = 0;
+  }
+  return at_pace(port_bytes(traffic, spec.transport, payload, spec.near_peers, spec.far_peers), spec.wire_factor);
+}
+
+}  // namespace
+
 ExchangeTime exchange_time(const RankTraffic& traffic, const SlowestPorts& slowest, const ExchangeSpec& spec,
                            const ExchangeFactors& f, double payload, bool dispatch) {
   const PortBytes own = port_bytes(traffic, spec.transport, payload, spec.near_peers, spec.far_peers);
   const PortBytes paced = at_pace(own, spec.wire_factor), all = larger(paced, slowest.paced);
+  const PortBytes wire = spec.flows ? incoming(traffic, spec, payload, dispatch) : all;
   const bool copies = sends_copies(spec.transport);
   ExchangeTime time;
   // What the receive reads and writes: a dispatch copies what arrived into place, a combine adds a token's parts up.
@@ -183,11 +198,11 @@ ExchangeTime exchange_time(const RankTraffic& traffic, const SlowestPorts& slowe
   const double received = (dispatch ? 2 * arrived : parts + traffic.tokens) * payload;
   time.recv = f.recv_floor_s + over(received, spec.gpu->hbm_bytes_per_s * f.recv_hbm);
   if (spec.transport == Transport::CopyEngine) {
-    copy_engines(time, traffic, all, spec, f, payload);
+    copy_engines(time, traffic, wire, spec, f, payload);
     time.data_after = time.send;
     time.whole = time.send + time.wire + time.recv;
   } else if (copies) {
-    send_and_receive(time, paced, own.far, all, spec, f);
+    send_and_receive(time, paced, own.far, wire, spec, f);
   } else {
     comm_kernel(time, own, all, spec, f, traffic.tokens);
   }

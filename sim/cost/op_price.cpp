@@ -137,6 +137,7 @@ ExchangeSpec exchange_spec(const Exchange& exchange, const MachineSpec& machine,
 ExchangeTime direction_time(const Exchange& exchange, int rank, ExchangeSpec spec, const TransportFactors& factors,
                             bool dispatch) {
   spec.wire_factor = exchange.pace.wire(rank);
+  spec.flows = exchange.flows;
   const SlowestPorts none, &slowest = dispatch ? exchange.slowest_dispatch : exchange.slowest_combine;
   return exchange_time(exchange.load.ranks[static_cast<std::size_t>(rank)], exchange.flows ? none : slowest, spec,
                        dispatch ? factors.dispatch : factors.combine, payload_of(*exchange.shape, dispatch), dispatch);
