@@ -4,21 +4,23 @@
 //
 // One producer thread draws tiles from a counter, tells the consumers, and copies operands into a ring of shared-memory
 // stages, one step along K each; two warpgroups multiply and write out. In a whole tile each has half of its rows of
-// weights; in a half tile, of half the rows, they share the rows and each takes half of the tokens.
+// weights; in a half tile, of half the rows, they share the rows and each takes half of the tokens. For e4m3 a further
+// warp prepares the scales of each step.
 #pragma once
 
 #include "kernels/compute/grouped_gemm.h"
+#include "kernels/compute/grouped_maps.cuh"
 #include "kernels/compute/grouped_tiles.h"
 #include "kernels/compute/sm90.cuh"
 
 namespace dbo::kernels::grouped_draw {
 
-constexpr int kBoxTokens = 32;  // tokens are copied in boxes of 32, weights of half a tile
 constexpr int kThreads = 384;
 constexpr int kConsumerWarps = 8;
 constexpr int kDraws = 2;  // tiles drawn ahead
 constexpr int kSums = kTokenTileMost / 2;
-constexpr int kRowBytes = 128;  // of a step along K: the swizzle's width
+constexpr int kRowBytes = 128;    // of a step along K: the swizzle's width
+constexpr int kRowElements = 64;  // of the maps, which take all operands for bf16
 
 /// `kScaleSpace`: bytes of a stage behind its operands, a multiple of 1024, of which `kScaleBytes` are copied.
 template <int kTileRows, int kElementsPerStep, int kStageCount, int kScaleSpace = 0, int kScaleBytes = 0>
@@ -31,8 +33,10 @@ struct Shape {
   static constexpr int kWeightBytes = kRows * kRowBytes;
   static constexpr int kTokenBytes = kTokenTileMost * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokenBytes + kScaleSpace;
-  static constexpr int kBarriers = kStages * kStageBytes;  // full, empty, drawn, taken
-  static constexpr int kDrawn = kBarriers + (2 * kStages + 2 * kDraws) * 8;
+  static constexpr int kBarriers = kStages * kStageBytes;  // full, empty, scaled, drawn, taken
+  static constexpr int kStageSets = kScales > 0 ? 3 : 2;   // those of which each stage has one
+  static constexpr int kDrawn = (kBarriers + (kStageSets * kStages + 2 * kDraws) * 8 + 15) / 16 * 16;
+  static constexpr int kReaders = kConsumerWarps + (kScales > 0 ? 1 : 0);  // warps that read what was drawn
   static constexpr int kStart = kDrawn + kDraws * 16;
   static constexpr int kOrder = kStart + (kMaxLocalExperts + 1) * 4;
   static constexpr int kSharedBytes = kOrder + kMaxLocalExperts * 2;
@@ -59,8 +63,9 @@ struct Ring {
   std::uint32_t shared;
   __device__ std::uint32_t full(std::uint32_t stage) const { return shared + S::kBarriers + stage * 8; }
   __device__ std::uint32_t empty(std::uint32_t stage) const { return full(S::kStages + stage); }
-  __device__ std::uint32_t drawn(std::uint32_t slot) const { return full(2 * S::kStages + slot); }
-  __device__ std::uint32_t taken(std::uint32_t slot) const { return full(2 * S::kStages + kDraws + slot); }
+  __device__ std::uint32_t scaled(std::uint32_t stage) const { return full(2 * S::kStages + stage); }
+  __device__ std::uint32_t drawn(std::uint32_t slot) const { return full(S::kStageSets * S::kStages + slot); }
+  __device__ std::uint32_t taken(std::uint32_t slot) const { return drawn(kDraws + slot); }
   __device__ std::uint32_t tile(std::uint32_t slot) const { return shared + S::kDrawn + slot * 16; }
   __device__ std::uint32_t weights(std::uint32_t stage) const { return shared + stage * S::kStageBytes; }
   __device__ std::uint32_t tokens(std::uint32_t stage) const { return weights(stage) + S::kWeightBytes; }
@@ -134,17 +139,16 @@ __device__ void plan_tiles(const Params& p, std::int32_t* width, std::int32_t* s
 
 /// `copy_scales(shared address, barrier, token, step)` issues the copy of S::kScales bytes that belong to a step.
 template <class S, class CopyScales>
-__device__ __forceinline__ void produce(const CUtensorMap* map_a, const CUtensorMap* map_w, const Params& p,
-                                        const Ring<S>& ring, const std::uint16_t* order, const std::int32_t* start,
+__device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p, const Ring<S>& ring,
+                                        const std::uint16_t* order, const std::int32_t* start,
                                         const CopyScales& copy_scales) {
   const int steps = tiles_up(p.k, S::kStepK);
   TokenTiles tiles(p.offset, order, start, p.experts, p.n, S::kRows, p.tuning.most_tokens, static_cast<int>(gridDim.x));
   Turn turn{0, 1};
   std::uint32_t slot = 0, taken_parity = 1;
-  int number = static_cast<int>(blockIdx.x);
+  const auto find = [&](int number) { return number < tiles.count() ? tiles.find(number) : TokenTile{}; };
+  TokenTile tile = find(static_cast<int>(blockIdx.x));
   while (true) {
-    TokenTile tile;
-    if (number < tiles.count()) tile = tiles.find(number);
     sm90::barrier_wait(ring.taken(slot), taken_parity);
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(ring.tile(slot)), "r"(tile.token), "r"(tile.tokens),
                  "r"(tile.column), "r"(tile.rows | tile.expert << 16)
@@ -158,24 +162,19 @@ __device__ __forceinline__ void produce(const CUtensorMap* map_a, const CUtensor
     // Asked for now, needed after this tile's copies.
     const int next = atomicAdd(p.ticket, 1) + static_cast<int>(gridDim.x);
     const int weight_row = tile.expert * p.n + tile.column;
-    const int boxes = tiles_up(tile.tokens, kBoxTokens);
-    const auto bytes = static_cast<std::uint32_t>((boxes * kBoxTokens + tile.rows) * kRowBytes + S::kScales);
+    const CUtensorMap *const map_a = maps.rows(tile.tokens), *const map_w = maps.weights(tile.rows == S::kRows);
+    const auto bytes =
+        static_cast<std::uint32_t>((GroupedMaps::rows_copied(tile.tokens) + tile.rows) * kRowBytes + S::kScales);
     for (int k = 0; k < steps; ++k) {
       sm90::barrier_wait(ring.empty(turn.stage), turn.parity);
       const std::uint32_t bar = ring.full(turn.stage);
       sm90::barrier_arrive_expect(bar, bytes);
-      for (int row = 0; row < tile.rows; row += S::kHalf) {
-        sm90::tma_load_2d(ring.weights(turn.stage) + static_cast<std::uint32_t>(row * kRowBytes), map_w, bar,
-                          k * S::kStepK, weight_row + row);
-      }
-      for (int i = 0; i < boxes; ++i) {
-        sm90::tma_load_2d(ring.tokens(turn.stage) + static_cast<std::uint32_t>(i * kBoxTokens * kRowBytes), map_a, bar,
-                          k * S::kStepK, tile.token + i * kBoxTokens);
-      }
+      sm90::tma_load_2d(ring.weights(turn.stage), map_w, bar, k * kRowElements, weight_row);
+      sm90::tma_load_2d(ring.tokens(turn.stage), map_a, bar, k * kRowElements, tile.token);
       copy_scales(ring.scales(turn.stage), bar, tile.token, k);
       turn.advance<S>();
     }
-    number = next;
+    tile = find(next);
   }
   // The last block to come here puts the counters back for the next launch: nobody draws any more.
   if (atomicAdd(p.ticket + 1, 1) == static_cast<int>(gridDim.x) - 1) {
@@ -193,18 +192,18 @@ struct Share {
   int token_row;
 };
 
-/// The consumers' side of the drawing: what this warpgroup does of each tile. Consumers wait without end: what they
-/// wait for, the producer gives up on.
+/// The readers' side of the drawing. They wait without end: what they wait for, the producer gives up on.
 template <class S>
 class Shares {
  public:
-  __device__ Shares(const Ring<S>& ring, int lane, int group) : ring_(ring), lane_(lane), group_(group) {}
+  __device__ Shares(const Ring<S>& ring, int lane, int group = 0) : ring_(ring), lane_(lane), group_(group) {}
 
-  __device__ __forceinline__ bool next(Share& share) {
+  /// The next tile as a whole; false: there is none.
+  __device__ __forceinline__ bool next_tile(TokenTile& tile) {
     sm90::barrier_wait_always(ring_.drawn(slot_), parity_);
     int what;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(share.token), "=r"(share.tokens), "=r"(share.column), "=r"(what)
+                 : "=r"(tile.token), "=r"(tile.tokens), "=r"(tile.column), "=r"(what)
                  : "r"(ring_.tile(slot_))
                  : "memory");
     __syncwarp();
@@ -213,11 +212,21 @@ class Shares {
       slot_ = 0;
       parity_ ^= 1;
     }
-    if (share.tokens == 0) return false;
-    share.expert = what >> 16;
+    tile.rows = what & 0xffff;
+    tile.expert = what >> 16;
+    return tile.tokens > 0;
+  }
+
+  /// What this warpgroup does of the next tile.
+  __device__ __forceinline__ bool next(Share& share) {
+    TokenTile tile;
+    if (!next_tile(tile)) return false;
+    share.token = tile.token;
+    share.tokens = share.width = tile.tokens;
+    share.column = tile.column;
+    share.expert = tile.expert;
     share.weight_row = share.token_row = 0;
-    share.width = share.tokens;
-    if ((what & 0xffff) == S::kRows) {
+    if (tile.rows == S::kRows) {
       share.weight_row = group_ * S::kHalf;
       share.column += share.weight_row;
     } else {
@@ -272,37 +281,41 @@ __device__ __forceinline__ void write(const Params& p, const Share& share, int t
   *reinterpret_cast<uint4*>(p.c + row * p.c_stride + column) = out;
 }
 
-/// The whole kernel. `consume(ring)` is what the warpgroups that multiply do.
-template <class S, class CopyScales, class Consume>
-__device__ __forceinline__ void run(const CUtensorMap* map_a, const CUtensorMap* map_w, const Params& p,
-                                    unsigned char* shared_memory, const CopyScales& copy_scales,
-                                    const Consume& consume) {
+/// The whole kernel. `scale(ring)` is what the warp that prepares scales does, `consume(ring)` what the warpgroups that
+/// multiply do.
+template <class S, class CopyScales, class Scale, class Consume>
+__device__ __forceinline__ void run(const GroupedMaps& maps, const Params& p, unsigned char* shared_memory,
+                                    const CopyScales& copy_scales, const Scale& scale, const Consume& consume) {
   const Ring<S> ring{sm90::shared_address(shared_memory)};
   auto* const start = reinterpret_cast<std::int32_t*>(shared_memory + S::kStart);
   auto* const order = reinterpret_cast<std::uint16_t*>(shared_memory + S::kOrder);
+  maps.prefetch();
   if (threadIdx.x == 0) {
     if (ring.shared % 1024 != 0) __trap();
     for (std::uint32_t i = 0; i < S::kStages; ++i) {
       sm90::barrier_init(ring.full(i), 1);
       sm90::barrier_init(ring.empty(i), kConsumerWarps);
+      if constexpr (S::kScales > 0) sm90::barrier_init(ring.scaled(i), 1);
     }
     for (std::uint32_t i = 0; i < kDraws; ++i) {
       sm90::barrier_init(ring.drawn(i), 1);
-      sm90::barrier_init(ring.taken(i), kConsumerWarps);
+      sm90::barrier_init(ring.taken(i), S::kReaders);
     }
     sm90::barrier_init_fence();
-    sm90::prefetch_tensor_map(map_a);
-    sm90::prefetch_tensor_map(map_w);
     if (p.sm_ids != nullptr) p.sm_ids[blockIdx.x] = sm90::sm_id();
   }
   plan_tiles<S>(p, reinterpret_cast<std::int32_t*>(shared_memory), start, order);  // its scratch is the first stage
   sm90::fence_async_shared();  // before copies overwrite the scratch
   __syncthreads();
   if (threadIdx.x < 128) {
-    sm90::registers_decrease<40>();
-    if (threadIdx.x == 0) produce<S>(map_a, map_w, p, ring, order, start, copy_scales);
+    sm90::registers_decrease<56>();
+    if (threadIdx.x == 0) {
+      produce<S>(maps, p, ring, order, start, copy_scales);
+    } else if (threadIdx.x >= 32 && threadIdx.x < 64) {
+      scale(ring);
+    }
   } else {
-    sm90::registers_increase<232>();
+    sm90::registers_increase<224>();
     consume(ring);
   }
 }

@@ -1,6 +1,10 @@
 // The grouped GEMM with e4m3 operands and tokens as columns (grouped_draw.cuh). A step along K is a block of 128, as
 // the scales have them: its products are formed in one set of sums, then scaled and added to another. A tile is 128
 // rows of weights, which share their scale, by at most 192 tokens. While one warpgroup scales, the other multiplies.
+//
+// A step's products are bound by what shared memory delivers, so that reading scales must not cost much: one warp forms
+// each step's products of a token's and the weights' scale, in the order in which the threads of a warpgroup read them,
+// four at a time.
 #include "kernels/compute/grouped_draw.cuh"
 #include "kernels/compute/grouped_tokens.h"
 #include "kernels/compute/tensor_map.cuh"
@@ -12,7 +16,12 @@ namespace {
 
 using namespace grouped_draw;
 using S = Shape<kTokenTileRowsFp8, kScaleBlock, 5, 1024, kTokenScaleBox * 4>;
-static_assert(kTokenTileRowsFp8 == kScaleBlock && S::kScales <= 1024 && S::kScales % 16 == 0);
+static_assert(kTokenTileRowsFp8 == kScaleBlock && S::kHalf == 64 && S::kScales % 16 == 0);
+
+// A thread of a warpgroup has two neighbours of each 8 tokens, so four threads' lists of scales serve all. 16 bytes
+// between lists put them in different banks.
+constexpr int kScaleList = kTokenTileMost / 4 + 4;
+static_assert(S::kScales <= 1024 && 4 * kScaleList * 4 <= 1024);
 
 struct Fp8Params {
   Params common;
@@ -42,20 +51,69 @@ __device__ __forceinline__ void store(const float (&sum)[kSums], const Params& p
   }
 }
 
-/// All of K for 64 rows of weights and kN tokens. `w_scale` [steps] of these rows.
+/// Scales of these rows of weights along K.
+__device__ __forceinline__ const float* scales_of(const Fp8Params& p, int expert, int column, int steps) {
+  const int row_blocks = tiles_up(p.common.n, kScaleBlock);
+  return p.w_scale + static_cast<std::int64_t>(expert * row_blocks + column / kScaleBlock) * steps;
+}
+
+/// What the warp that prepares scales does: replaces each step's scales of tokens, as copied, by the lists.
+__device__ __forceinline__ void scale(const Fp8Params& p, const Ring<S>& ring) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, steps = tiles_up(p.common.k, kScaleBlock);
+  constexpr int kEach = kTokenTileMost / 32;
+  Turn turn;
+  Shares<S> tiles(ring, lane);
+  TokenTile tile;
+  while (tiles.next_tile(tile)) {
+    const float* const w_scale = scales_of(p, tile.expert, tile.column, steps);
+    // Those of 32 steps, one a lane, are loaded 32 steps before they are needed.
+    const auto weights_of = [&](int first) { return first + lane < steps ? __ldg(w_scale + first + lane) : 0.0f; };
+    float now = weights_of(0), later = weights_of(32);
+    for (int k = 0; k < steps; ++k) {
+      if (k > 0 && k % 32 == 0) {
+        now = later;
+        later = weights_of(k + 32);
+      }
+      const float own = __shfl_sync(0xffffffffu, now, k % 32);
+      sm90::barrier_wait_always(ring.full(turn.stage), turn.parity);
+      // The copy began up to three tokens before the tile.
+      const std::uint32_t base = ring.scales(turn.stage);
+      const std::uint32_t from = base + static_cast<std::uint32_t>((tile.token % kTokenScaleStep + lane) * 4);
+      float x[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        asm volatile("ld.shared.f32 %0, [%1];"
+                     : "=f"(x[i])
+                     : "r"(from + static_cast<std::uint32_t>(i * 128))
+                     : "memory");
+      }
+      __syncwarp();
+      const std::uint32_t to =
+          base + static_cast<std::uint32_t>((lane % 8 / 2 * kScaleList + lane / 8 * 2 + lane % 2) * 4);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + static_cast<std::uint32_t>(i * 32)), "f"(x[i] * own)
+                     : "memory");
+      }
+      sm90::fence_async_shared();  // the copy engine writes here next
+      __syncwarp();
+      if (lane == 0) sm90::barrier_arrive(ring.scaled(turn.stage));
+      turn.advance<S>();
+    }
+  }
+}
+
+/// All of K for 64 rows of weights and kN tokens.
 template <int kN>
-__device__ __forceinline__ void multiply(float (&sum)[kSums], const Ring<S>& ring, const Share& share,
-                                         const float* w_scale, int lane, int steps, Turn& turn) {
+__device__ __forceinline__ void multiply(float (&sum)[kSums], const Ring<S>& ring, const Share& share, int lane,
+                                         int steps, Turn& turn) {
   const auto weights = static_cast<std::uint32_t>(share.weight_row * kRowBytes),
              tokens = static_cast<std::uint32_t>(share.token_row * kRowBytes);
-  // A thread's columns are two neighbours of each 8; the copy began up to three tokens before the tile.
-  const auto scales = static_cast<std::uint32_t>((share.token_row + share.token % kTokenScaleStep + lane % 4 * 2) * 4);
+  const auto scales = static_cast<std::uint32_t>((lane % 4 * kScaleList + share.token_row / 4) * 4);
   float d[kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) sum[i] = 0.0f;
-  float own = __ldg(w_scale);
   for (int k = 0; k < steps; ++k) {
-    const float next = k + 1 < steps ? __ldg(w_scale + k + 1) : 0.0f;
     sm90::barrier_wait_always(ring.full(turn.stage), turn.parity);
     const std::uint64_t w = sm90::k_major_descriptor(ring.weights(turn.stage) + weights);
     const std::uint64_t x = sm90::k_major_descriptor(ring.tokens(turn.stage) + tokens);
@@ -65,54 +123,49 @@ __device__ __forceinline__ void multiply(float (&sum)[kSums], const Ring<S>& rin
       sm90::wgmma_fp8_n<kN>(d, w + step * 2, x + step * 2, step > 0 ? 1u : 0u);
     }
     sm90::wgmma_commit();
+    sm90::barrier_wait_always(ring.scaled(turn.stage), turn.parity);
+    const std::uint32_t from = ring.scales(turn.stage) + scales;
     sm90::wgmma_wait<0>();
     sm90::fence_registers(d);
-    const std::uint32_t from = ring.scales(turn.stage) + scales;
 #pragma unroll
-    for (int j = 0; j < kN / 8; ++j) {
-      float left, right;
-      const std::uint32_t at = from + static_cast<std::uint32_t>(j * 32);
-      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(left) : "r"(at));
-      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(right) : "r"(at + 4));
-      left *= own;
-      right *= own;
-      sum[4 * j] = fmaf(d[4 * j], left, sum[4 * j]);
-      sum[4 * j + 1] = fmaf(d[4 * j + 1], right, sum[4 * j + 1]);
-      sum[4 * j + 2] = fmaf(d[4 * j + 2], left, sum[4 * j + 2]);
-      sum[4 * j + 3] = fmaf(d[4 * j + 3], right, sum[4 * j + 3]);
+    for (int j = 0; j < kN / 8; j += 2) {
+      float s[4];
+      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                   : "=f"(s[0]), "=f"(s[1]), "=f"(s[2]), "=f"(s[3])
+                   : "r"(from + static_cast<std::uint32_t>(j * 8))
+                   : "memory");
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum[4 * j + i] = fmaf(d[4 * j + i], s[i / 4 * 2 + i % 2], sum[4 * j + i]);
     }
     __syncwarp();  // all lanes have read their scales
     if (lane == 0) sm90::barrier_arrive(ring.empty(turn.stage));
-    own = next;
     turn.advance<S>();
   }
 }
 
 /// multiply<kN> for the first of kN, kN + 16, ... that holds the share's tokens.
 template <int kN>
-__device__ __forceinline__ void multiply_any(float (&sum)[kSums], const Ring<S>& ring, const Share& share,
-                                             const float* w_scale, int lane, int steps, Turn& turn) {
+__device__ __forceinline__ void multiply_any(float (&sum)[kSums], const Ring<S>& ring, const Share& share, int lane,
+                                             int steps, Turn& turn) {
   if constexpr (kN < kTokenTileMost) {
     if (share.width > kN) {
-      multiply_any<kN + kTokenTileStep>(sum, ring, share, w_scale, lane, steps, turn);
+      multiply_any<kN + kTokenTileStep>(sum, ring, share, lane, steps, turn);
       return;
     }
   }
-  multiply<kN>(sum, ring, share, w_scale, lane, steps, turn);
+  multiply<kN>(sum, ring, share, lane, steps, turn);
 }
 
 __device__ __forceinline__ void consume(const Fp8Params& p, const Ring<S>& ring) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int group = static_cast<int>(threadIdx.x) / 128 - 1;  // the first warpgroup produces
-  const int steps = tiles_up(p.common.k, kScaleBlock), row_blocks = tiles_up(p.common.n, kScaleBlock);
+  const int steps = tiles_up(p.common.k, kScaleBlock);
   Turn turn;
   Shares<S> shares(ring, lane, group);
   Share share;
   float sum[kSums];
   while (shares.next(share)) {
-    const float* const w_scale =
-        p.w_scale + static_cast<std::int64_t>(share.expert * row_blocks + share.column / kScaleBlock) * steps;
-    multiply_any<kTokenTileStep>(sum, ring, share, w_scale, lane, steps, turn);
+    multiply_any<kTokenTileStep>(sum, ring, share, lane, steps, turn);
     if (p.common.swiglu) {
       store<true>(sum, p.common, share, warp);
     } else {
@@ -122,15 +175,15 @@ __device__ __forceinline__ void consume(const Fp8Params& p, const Ring<S>& ring)
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
-    grouped_fp8_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
-                       const __grid_constant__ CUtensorMap map_scale, const __grid_constant__ Fp8Params p) {
+    grouped_fp8_kernel(const __grid_constant__ GroupedMaps maps, const __grid_constant__ CUtensorMap map_scale,
+                       const __grid_constant__ Fp8Params p) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   run<S>(
-      &map_a, &map_w, p.common, shared_memory,
+      maps, p.common, shared_memory,
       [&](std::uint32_t to, std::uint32_t bar, int token, int step) {
         sm90::tma_load_2d(to, &map_scale, bar, token / kTokenScaleStep * kTokenScaleStep, step);
       },
-      [&](const Ring<S>& ring) { consume(p, ring); });
+      [&](const Ring<S>& ring) { scale(p, ring); }, [&](const Ring<S>& ring) { consume(p, ring); });
 }
 
 }  // namespace
@@ -143,7 +196,7 @@ cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
   Fp8Params params{.common = {}, .w_scale = args.w_scale};
   if (!make_params(args, params.common)) return cudaErrorInvalidValue;
   grouped_fp8_kernel<<<static_cast<unsigned>(args.sms), kThreads, S::kSharedBytes, stream>>>(
-      native(args.a), native(args.w), native(args.a_scale), params);
+      native(args.a, args.w), native(args.a_scale), params);
   return cudaGetLastError();
 }
 

@@ -8,26 +8,33 @@ namespace dbo::kernels {
 
 namespace {
 
-TensorMapElement element_of(ElementType type) {
-  return type == ElementType::Bf16 ? TensorMapElement::Bf16 : TensorMapElement::Byte;
-}
-int bytes_of(ElementType type) {
-  return type == ElementType::Bf16 ? 2 : 1;
+/// Rows of either type are copied as if they were bf16.
+cudaError_t encode_rows(const TensorMapEncoder& encoder, const void* base, std::int64_t rows, int k, ElementType type,
+                        int box, TensorMap& map) {
+  const std::int64_t bytes = std::int64_t{k} * (type == ElementType::Bf16 ? 2 : 1);
+  return encode_matrix_map(encoder, base, rows, bytes / 2, bytes, box, map);
 }
 
 }  // namespace
 
 cudaError_t make_grouped_a_map(const TensorMapEncoder& encoder, const void* a, std::int64_t max_rows, int k,
-                               TensorMap& map, ElementType type) {
-  return encode_matrix_map(encoder, a, max_rows, k, std::int64_t{k} * bytes_of(type), 32, map, element_of(type));
+                               GroupedRowsMap& map, ElementType type) {
+  for (int i = 0; i < GroupedRowsMap::kBoxes; ++i) {
+    const cudaError_t status = encode_rows(encoder, a, max_rows, k, type, (i + 1) * GroupedRowsMap::kStep, map.box[i]);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
 }
 
 cudaError_t make_grouped_w_map(const TensorMapEncoder& encoder, const void* w, int experts, int n, int k,
-                               TensorMap& map, ElementType type) {
-  // Half a tile of Tokens, of Columns, and of the e4m3 kernel.
-  const int box = type == ElementType::Bf16 ? kTokenTileRows / 2 : kTokenTileRowsFp8 / 2;
-  return encode_matrix_map(encoder, w, std::int64_t{experts} * n, k, std::int64_t{k} * bytes_of(type), box, map,
-                           element_of(type));
+                               GroupedWeightsMap& map, ElementType type) {
+  static_assert(kTokenTileRows == kColumnTileColumns);
+  const int rows = type == ElementType::Bf16 ? kTokenTileRows : kTokenTileRowsFp8;
+  const auto encode = [&](int box, TensorMap& of) {
+    return encode_rows(encoder, w, std::int64_t{experts} * n, k, type, box, of);
+  };
+  const cudaError_t status = encode(rows, map.whole);
+  return status == cudaSuccess ? encode(rows / 2, map.half) : status;
 }
 
 cudaError_t make_grouped_scale_map(const TensorMapEncoder& encoder, const float* scales, std::int64_t max_rows, int k,

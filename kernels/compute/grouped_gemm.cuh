@@ -1,19 +1,21 @@
-// The grouped GEMM kernel. One producer warp copies operand tiles into a ring of shared-memory stages; two warpgroups
-// multiply, each 64 rows of the block's 128, and write their part out. Blocks walk over the tiles of all experts in a
-// fixed order: unit i of the walk belongs to block i mod blocks, so the work per block follows from the counts alone.
+// The grouped GEMM in bf16 with the columns of C as columns. One producer warp copies operand tiles into a ring of
+// shared-memory stages; two warpgroups multiply, each 64 rows of the block's 128, and write their part out. Blocks walk
+// over the tiles of all experts in a fixed order: tile i of the walk belongs to block i mod blocks, so the work per
+// block follows from the counts alone.
 #pragma once
 
 #include "kernels/compute/grouped_gemm.h"
+#include "kernels/compute/grouped_maps.cuh"
+#include "kernels/compute/grouped_tiles.h"
 #include "kernels/compute/sm90.cuh"
-#include "kernels/compute/tensor_map.cuh"
 #include "kernels/compute/wgmma.cuh"
+#include "kernels/compute/wgmma_n.cuh"
 
 namespace dbo::kernels::grouped {
 
-inline constexpr int kTileM = 128;
-inline constexpr int kTileN = 256;
-inline constexpr int kTileK = 64;    // one row of a tile is 128 bytes: the swizzle's width
-inline constexpr int kBoxRows = 32;  // A is copied in boxes of 32 rows, so that small experts do not fetch 128
+inline constexpr int kTileM = kColumnTileRows;
+inline constexpr int kTileN = kColumnTileColumns;
+inline constexpr int kTileK = 64;  // one row of a tile is 128 bytes: the swizzle's width
 inline constexpr int kThreads = 384;
 inline constexpr int kConsumerWarps = 8;
 inline constexpr int kStagingBytes = 16 * 128;  // per warp: 16 rows of 64 columns on their way out
@@ -36,107 +38,37 @@ struct Shape {
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kStaging = kStages * kStageBytes;
   static constexpr int kBarriers = kStaging + kConsumerWarps * kStagingBytes;
-  static constexpr int kOffsets = kBarriers + 2 * kStages * 8;
-  static constexpr int kSharedBytes = kOffsets + 2 * (kMaxLocalExperts + 1) * 4;
+  static constexpr int kWhole = kBarriers + 2 * kStages * 8;
+  static constexpr int kSharedBytes = kWhole + 4;
+  static_assert(kSharedBytes <= 227 * 1024);
 };
 
-struct Tile {
-  int row = 0;         // first row of A
-  int rows = 0;        // 1 to 128
-  int n_tile = 0;      // column block
-  int weight_row = 0;  // first row of the expert in W
-};
-
-/// Walks the tiles of this block.
-class Walk {
- public:
-  __device__ Walk(const std::int32_t* row_start, const std::int32_t* unit_start, int experts, int n)
-      : row_start_(row_start), unit_start_(unit_start), n_(n), n_tiles_((n + kTileN - 1) / kTileN) {
-    units_ = unit_start[experts];
-    unit_ = static_cast<int>(blockIdx.x);
-    step_ = static_cast<int>(gridDim.x);
+/// Tiles of all experts; one warp adds up.
+__device__ __forceinline__ int count_tiles(const Params& p) {
+  int sum = 0;
+  for (int e = static_cast<int>(threadIdx.x); e < p.experts; e += 32) {
+    sum += ColumnTiles::count_of(__ldg(p.offset + e + 1) - __ldg(p.offset + e), p.n);
   }
-
-  static __device__ int units(int rows, int n) { return ((rows + kTileM - 1) / kTileM) * ((n + kTileN - 1) / kTileN); }
-
-  __device__ bool next(Tile& tile) {
-    if (unit_ >= units_) return false;
-    while (unit_start_[expert_ + 1] <= unit_) ++expert_;
-    const int local = unit_ - unit_start_[expert_];
-    const int first = row_start_[expert_];
-    const int rows = row_start_[expert_ + 1] - first;
-    const int m_tiles = (rows + kTileM - 1) / kTileM;
-    // Row blocks vary fastest inside a band, so that the blocks at work at one time form a near square: each weight
-    // tile leaves HBM once, and the band of A stays in L2.
-    const int band = local / (kBand * n_tiles_);
-    const int in_band = local - band * kBand * n_tiles_;
-    const int band_rows = min(kBand, m_tiles - band * kBand);
-    tile.n_tile = in_band / band_rows;
-    const int m_tile = band * kBand + in_band % band_rows;
-    tile.row = first + m_tile * kTileM;
-    tile.rows = min(kTileM, rows - m_tile * kTileM);
-    tile.weight_row = expert_ * n_;
-    unit_ += step_;
-    return true;
-  }
-
- private:
-  static constexpr int kBand = 16;
-  const std::int32_t* row_start_;
-  const std::int32_t* unit_start_;
-  int n_, n_tiles_, units_, unit_, step_;
-  int expert_ = 0;
-};
-
-/// Copies the offsets to shared memory and forms the running count of units. The first warp adds up.
-__device__ inline void load_offsets(const Params& p, std::int32_t* row_start, std::int32_t* unit_start) {
-  for (int i = static_cast<int>(threadIdx.x); i <= p.experts; i += kThreads) row_start[i] = p.offset[i];
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    const int lane = static_cast<int>(threadIdx.x);
-    const int each = (p.experts + 31) / 32;
-    const int begin = min(lane * each, p.experts), end = min(begin + each, p.experts);
-    int sum = 0;
-    for (int e = begin; e < end; ++e) sum += Walk::units(row_start[e + 1] - row_start[e], p.n);
-    int before = sum;
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, before, d);
-      if (lane >= d) before += other;
-    }
-    before -= sum;
-    for (int e = begin; e < end; ++e) {
-      unit_start[e] = before;
-      before += Walk::units(row_start[e + 1] - row_start[e], p.n);
-    }
-    if (end == p.experts && begin < end) unit_start[p.experts] = before;
-  }
+  for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+  return sum;
 }
 
-__device__ __forceinline__ void produce(const CUtensorMap* map_a, const CUtensorMap* map_w, const Params& p,
-                                        std::uint32_t shared, const std::int32_t* row_start,
-                                        const std::int32_t* unit_start) {
+__device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p, std::uint32_t shared, int whole) {
   using S = Shape;
   const std::uint32_t full = shared + S::kBarriers, empty = full + S::kStages * 8;
   const int k_tiles = (p.k + kTileK - 1) / kTileK;
-  Walk walk(row_start, unit_start, p.experts, p.n);
-  Tile tile;
+  ColumnTiles tiles(p.offset, whole, p.n, static_cast<int>(gridDim.x));
   std::uint32_t stage = 0, parity = 1;
-  while (walk.next(tile)) {
-    const int boxes = (tile.rows + kBoxRows - 1) / kBoxRows;
-    const std::uint32_t bytes = static_cast<std::uint32_t>(boxes * kBoxRows * kTileK * 2 + S::kBBytes);
-    const int weight = tile.weight_row + tile.n_tile * kTileN;
+  for (int i = static_cast<int>(blockIdx.x); i < tiles.count(); i += static_cast<int>(gridDim.x)) {
+    const ColumnTile tile = tiles.find(i);
+    const CUtensorMap *const map_a = maps.rows(tile.rows), *const map_w = maps.weights(tile.columns == kTileN);
+    const auto bytes = static_cast<std::uint32_t>((GroupedMaps::rows_copied(tile.rows) + tile.columns) * kTileK * 2);
     for (int k = 0; k < k_tiles; ++k) {
       sm90::barrier_wait(empty + stage * 8, parity);
-      const std::uint32_t bar = full + stage * 8;
-      const std::uint32_t a = shared + stage * S::kStageBytes, b = a + S::kABytes;
+      const std::uint32_t bar = full + stage * 8, a = shared + stage * S::kStageBytes;
       sm90::barrier_arrive_expect(bar, bytes);
-      const int x = k * kTileK;
-      for (int i = 0; i < boxes; ++i) {
-        sm90::tma_load_2d(a + i * kBoxRows * 128, map_a, bar, x, tile.row + i * kBoxRows);
-      }
-      constexpr int kHalf = kTileN / 2;
-      sm90::tma_load_2d(b, map_w, bar, x, weight);
-      sm90::tma_load_2d(b + kHalf * 128, map_w, bar, x, weight + kHalf);
+      sm90::tma_load_2d(a + S::kABytes, map_w, bar, k * kTileK, tile.weight_row);
+      sm90::tma_load_2d(a, map_a, bar, k * kTileK, tile.row);
       if (++stage == S::kStages) {
         stage = 0;
         parity ^= 1;
@@ -149,16 +81,28 @@ __device__ __forceinline__ float silu(float x) {
   return __fdividef(x, 1.0f + __expf(-x));
 }
 
+/// Two neighbouring numbers of C in block `j` of 8 columns, of the upper or lower of the two rows a thread has.
+template <bool kSwiGlu>
+__device__ __forceinline__ std::uint32_t out_pair(const float (&d)[kTileN / 2], int j, int lower) {
+  if constexpr (kSwiGlu) {
+    const int i = j * 8 + lower * 2;
+    return sm90::pack_bf16(silu(d[i]) * d[i + 4], silu(d[i + 1]) * d[i + 5]);
+  } else {
+    const int i = j * 4 + lower * 2;
+    return sm90::pack_bf16(d[i], d[i + 1]);
+  }
+}
+
 /// Writes a warp's 16 rows, 64 columns at a time, through its staging area: the accumulator layout gives each thread 4
 /// bytes of a row, global memory wants 16.
 template <bool kSwiGlu>
-__device__ __forceinline__ void store(const float (&d)[kTileN / 2], const Params& p, const Tile& tile, int warp_row,
-                                      std::uint32_t staging) {
+__device__ __forceinline__ void store(const float (&d)[kTileN / 2], const Params& p, const ColumnTile& tile,
+                                      int warp_row, std::uint32_t staging) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4, q = lane % 4;
-  constexpr int kOutColumns = kSwiGlu ? kTileN / 2 : kTileN;
+  const int out_columns = kSwiGlu ? tile.columns / 2 : tile.columns;
   const int out_n = kSwiGlu ? p.n / 2 : p.n;
-  const int column = tile.n_tile * kOutColumns;
+  const int column = kSwiGlu ? tile.column / 2 : tile.column;
   __nv_bfloat16* row_pointer[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -170,19 +114,11 @@ __device__ __forceinline__ void store(const float (&d)[kTileN / 2], const Params
     }
   }
 #pragma unroll
-  for (int part = 0; part < kOutColumns / 64; ++part) {
+  for (int part = 0; part < (kSwiGlu ? kTileN / 2 : kTileN) / 64; ++part) {
+    if (part * 64 >= out_columns) break;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      std::uint32_t top, bottom;
-      if constexpr (kSwiGlu) {
-        const int i = (part * 8 + j) * 8;
-        top = sm90::pack_bf16(silu(d[i]) * d[i + 4], silu(d[i + 1]) * d[i + 5]);
-        bottom = sm90::pack_bf16(silu(d[i + 2]) * d[i + 6], silu(d[i + 3]) * d[i + 7]);
-      } else {
-        const int i = (part * 8 + j) * 4;
-        top = sm90::pack_bf16(d[i], d[i + 1]);
-        bottom = sm90::pack_bf16(d[i + 2], d[i + 3]);
-      }
+      const std::uint32_t top = out_pair<kSwiGlu>(d, part * 8 + j, 0), bottom = out_pair<kSwiGlu>(d, part * 8 + j, 1);
       const std::uint32_t at = staging + static_cast<std::uint32_t>(g * 128 + ((j ^ g) << 4) + q * 4);
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(top) : "memory");
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + 8 * 128), "r"(bottom) : "memory");
@@ -204,52 +140,68 @@ __device__ __forceinline__ void store(const float (&d)[kTileN / 2], const Params
   }
 }
 
+/// All of K for 64 rows of A and kN columns. `release(stage)` hands a stage back.
+template <int kN, class Release>
+__device__ __forceinline__ void multiply(float (&d)[kTileN / 2], std::uint32_t shared, int group, int k_tiles,
+                                         std::uint32_t& stage, std::uint32_t& parity, const Release& release) {
+  using S = Shape;
+  const std::uint32_t full = shared + S::kBarriers;
+  std::uint32_t previous = 0;
+  for (int k = 0; k < k_tiles; ++k) {
+    sm90::barrier_wait(full + stage * 8, parity);
+    const std::uint32_t a = shared + stage * S::kStageBytes + group * 64 * 128;
+    const std::uint32_t b = shared + stage * S::kStageBytes + S::kABytes;
+    const std::uint64_t desc_a = sm90::k_major_descriptor(a), desc_b = sm90::k_major_descriptor(b);
+    sm90::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kTileK / 16; ++step) {
+      const std::uint32_t accumulate = k > 0 || step > 0;
+      if constexpr (kN == 256) {
+        sm90::wgmma_256(d, desc_a + step * 2, desc_b + step * 2, accumulate);
+      } else {
+        sm90::wgmma_n<kN>(d, desc_a + step * 2, desc_b + step * 2, accumulate);
+      }
+    }
+    sm90::wgmma_commit();
+    if (k > 0) {
+      sm90::wgmma_wait<1>();
+      release(previous);
+    }
+    previous = stage;
+    if (++stage == S::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  sm90::wgmma_wait<0>();
+  sm90::fence_registers(d);
+  release(previous);
+}
+
 template <bool kSwiGlu>
-__device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, const std::int32_t* row_start,
-                                        const std::int32_t* unit_start) {
+__device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, int whole) {
   using S = Shape;
   const std::uint32_t full = shared + S::kBarriers, empty = full + S::kStages * 8;
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // the first warpgroup produces
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = warp / 4;
+  const int group = warp / 4, warp_row = group * 64 + (warp % 4) * 16;
   const int k_tiles = (p.k + kTileK - 1) / kTileK;
   const auto release = [&](std::uint32_t stage) {
     if (lane == 0) sm90::barrier_arrive(empty + stage * 8);
   };
-  Walk walk(row_start, unit_start, p.experts, p.n);
-  Tile tile;
+  const std::uint32_t staging = shared + S::kStaging + static_cast<std::uint32_t>(warp * kStagingBytes);
+  ColumnTiles tiles(p.offset, whole, p.n, static_cast<int>(gridDim.x));
   std::uint32_t stage = 0, parity = 0;
   float d[kTileN / 2];
-  while (walk.next(tile)) {
+  for (int i = static_cast<int>(blockIdx.x); i < tiles.count(); i += static_cast<int>(gridDim.x)) {
+    const ColumnTile tile = tiles.find(i);
     if (group * 64 < tile.rows) {
-      std::uint32_t previous = 0;
-      for (int k = 0; k < k_tiles; ++k) {
-        sm90::barrier_wait(full + stage * 8, parity);
-        const std::uint32_t a = shared + stage * S::kStageBytes + group * 64 * 128;
-        const std::uint32_t b = shared + stage * S::kStageBytes + S::kABytes;
-        const std::uint64_t desc_a = sm90::k_major_descriptor(a), desc_b = sm90::k_major_descriptor(b);
-        sm90::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < kTileK / 16; ++step) {
-          const std::uint32_t accumulate = k > 0 || step > 0;
-          sm90::wgmma_256(d, desc_a + step * 2, desc_b + step * 2, accumulate);
-        }
-        sm90::wgmma_commit();
-        if (k > 0) {
-          sm90::wgmma_wait<1>();
-          release(previous);
-        }
-        previous = stage;
-        if (++stage == S::kStages) {
-          stage = 0;
-          parity ^= 1;
-        }
+      if (tile.columns == kTileN) {
+        multiply<kTileN>(d, shared, group, k_tiles, stage, parity, release);
+      } else {
+        multiply<kTileN / 2>(d, shared, group, k_tiles, stage, parity, release);
       }
-      sm90::wgmma_wait<0>();
-      sm90::fence_registers(d);
-      release(previous);
-      store<kSwiGlu>(d, p, tile, group * 64 + (warp % 4) * 16,
-                     shared + S::kStaging + static_cast<std::uint32_t>(warp * kStagingBytes));
+      store<kSwiGlu>(d, p, tile, warp_row, staging);
     } else {
       for (int k = 0; k < k_tiles; ++k) {
         sm90::barrier_wait(full + stage * 8, parity);
@@ -265,13 +217,12 @@ __device__ __forceinline__ void consume(const Params& p, std::uint32_t shared, c
 
 template <bool kSwiGlu>
 __global__ void __launch_bounds__(kThreads, 1)
-    grouped_gemm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
-                        const __grid_constant__ Params p) {
+    grouped_gemm_kernel(const __grid_constant__ GroupedMaps maps, const __grid_constant__ Params p) {
   using S = Shape;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const std::uint32_t shared = sm90::shared_address(shared_memory);
-  auto* const row_start = reinterpret_cast<std::int32_t*>(shared_memory + S::kOffsets);
-  auto* const unit_start = row_start + kMaxLocalExperts + 1;
+  auto* const whole = reinterpret_cast<std::int32_t*>(shared_memory + S::kWhole);
+  maps.prefetch();
   if (threadIdx.x == 0) {
     if (shared % 1024 != 0) __trap();
     for (int i = 0; i < S::kStages; ++i) {
@@ -279,18 +230,19 @@ __global__ void __launch_bounds__(kThreads, 1)
       sm90::barrier_init(shared + S::kBarriers + (S::kStages + i) * 8, kConsumerWarps);
     }
     sm90::barrier_init_fence();
-    sm90::prefetch_tensor_map(&map_a);
-    sm90::prefetch_tensor_map(&map_w);
     if (p.sm_ids != nullptr) p.sm_ids[blockIdx.x] = sm90::sm_id();
   }
-  load_offsets(p, row_start, unit_start);
+  if (threadIdx.x < 32) {
+    const int count = count_tiles(p);
+    if (threadIdx.x == 0) *whole = count;
+  }
   __syncthreads();
   if (threadIdx.x < 128) {
-    sm90::registers_decrease<40>();
-    if (threadIdx.x == 0) produce(&map_a, &map_w, p, shared, row_start, unit_start);
+    sm90::registers_decrease<56>();
+    if (threadIdx.x == 0) produce(maps, p, shared, *whole);
   } else {
-    sm90::registers_increase<232>();
-    consume<kSwiGlu>(p, shared, row_start, unit_start);
+    sm90::registers_increase<224>();
+    consume<kSwiGlu>(p, shared, *whole);
   }
 }
 
@@ -310,8 +262,8 @@ cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
                       .n = args.n,
                       .k = args.k,
                       .sm_ids = args.sm_ids};
-  grouped_gemm_kernel<kSwiGlu><<<static_cast<unsigned>(args.sms), kThreads, Shape::kSharedBytes, stream>>>(
-      native(args.a), native(args.w), params);
+  grouped_gemm_kernel<kSwiGlu>
+      <<<static_cast<unsigned>(args.sms), kThreads, Shape::kSharedBytes, stream>>>(native(args.a, args.w), params);
   return cudaGetLastError();
 }
 

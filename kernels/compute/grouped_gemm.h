@@ -9,16 +9,16 @@
 #include <cstdint>
 
 #include "kernels/compute/grouped_choice.h"
+#include "kernels/compute/grouped_tiles.h"
 #include "kernels/compute/limits.h"
 #include "kernels/compute/tensor_map.h"
 #include "kernels/moe_buffers.h"
 
 namespace dbo::kernels {
 
-/// How the Tokens variant goes about its work, for measurements. Results do not depend on it.
+/// How the variants with tokens as columns go about their work, for measurements. Results do not depend on it.
 struct GroupedTuning {
   int most_tokens = 192;  ///< of a tile, a multiple of 16
-  bool stagger = true;    ///< one warpgroup starts two steps behind the other
 };
 
 /// What the epilogue does with the accumulators.
@@ -27,10 +27,22 @@ enum class GroupedEpilogue : std::uint8_t {
   SwiGlu,  ///< C [rows][n / 2] = silu(gate) * up; gate and up rows of W alternate in blocks of 8 (gate first)
 };
 
+/// Maps of A whose boxes have 32, 64, ... rows: a tile's rows are one copy. Several small ones take much longer.
+struct GroupedRowsMap {
+  static constexpr int kStep = 32;
+  static constexpr int kBoxes = kTokenTileMost / kStep;
+  TensorMap box[kBoxes];
+};
+
+/// Maps of W whose boxes are the rows of a tile and of half a tile.
+struct GroupedWeightsMap {
+  TensorMap whole, half;
+};
+
 struct GroupedGemmArgs {
   ElementType type = ElementType::Bf16;   ///< of A and W
-  TensorMap a;                            ///< [max_rows][k] by make_grouped_a_map
-  TensorMap w;                            ///< [experts * n][k] by make_grouped_w_map
+  GroupedRowsMap a;                       ///< [max_rows][k] by make_grouped_a_map
+  GroupedWeightsMap w;                    ///< [experts * n][k] by make_grouped_w_map
   TensorMap a_scale;                      ///< e4m3: by make_grouped_scale_map
   const float* w_scale = nullptr;         ///< e4m3: [experts][ceil(n / 128)][ceil(k / 128)]
   const std::int32_t* offset = nullptr;   ///< [experts + 1] first row of each expert in A, ascending, device memory
@@ -50,9 +62,9 @@ struct GroupedGemmArgs {
 
 /// Rows past `max_rows` read as zero.
 [[nodiscard]] cudaError_t make_grouped_a_map(const TensorMapEncoder& encoder, const void* a, std::int64_t max_rows,
-                                             int k, TensorMap& map, ElementType type = ElementType::Bf16);
+                                             int k, GroupedRowsMap& map, ElementType type = ElementType::Bf16);
 [[nodiscard]] cudaError_t make_grouped_w_map(const TensorMapEncoder& encoder, const void* w, int experts, int n, int k,
-                                             TensorMap& map, ElementType type = ElementType::Bf16);
+                                             GroupedWeightsMap& map, ElementType type = ElementType::Bf16);
 /// Scales of A by block: fp32 [ceil(k / 128)][grouped_scale_stride(max_rows)].
 [[nodiscard]] cudaError_t make_grouped_scale_map(const TensorMapEncoder& encoder, const float* scales,
                                                  std::int64_t max_rows, int k, TensorMap& map);

@@ -1,5 +1,4 @@
-// How the grouped GEMM with tokens as columns cuts its work into tiles: the same arithmetic in the kernel and in tests.
-// Plain C++.
+// How the grouped GEMM cuts its work into tiles: the same arithmetic in the kernels and in tests. Plain C++.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +25,77 @@ inline constexpr int kTokenScaleBox = kTokenTileMost + kTokenScaleStep;
 DBO_TILES_FUNCTION int tiles_up(int a, int b) {
   return (a + b - 1) / b;
 }
+
+/// Rows of A and columns of C of a tile of the kernel whose columns are C's; a half tile has half the columns.
+inline constexpr int kColumnTileRows = 128;
+inline constexpr int kColumnTileColumns = 256;
+
+struct ColumnTile {
+  int row = 0;         // first row of A
+  int rows = 0;        // 1 to kColumnTileRows
+  int column = 0;      // first of the product's columns, in the expert
+  int columns = 0;     // of the tile; those past n are not there
+  int weight_row = 0;  // of `column`, in W
+};
+
+/// When a last round of `last` whole tiles keeps at most half of the blocks busy, its tiles are cut in two.
+DBO_TILES_FUNCTION bool last_round_is_small(int last, int blocks) {
+  return last > 0 && 2 * last <= blocks;
+}
+
+/// All tiles of such a launch, in rounds of `blocks`: block b takes tiles b, b + blocks, ...
+class ColumnTiles {
+ public:
+  /// `offset` [experts + 1] first row of each expert; `whole` sum of count_of over the experts.
+  DBO_TILES_FUNCTION ColumnTiles(const std::int32_t* offset, int whole, int n, int blocks)
+      : offset_(offset), n_(n), n_tiles_(tiles_up(n, kColumnTileColumns)) {
+    const int last = whole % blocks;
+    const bool halve = last_round_is_small(last, blocks);
+    first_half_ = halve ? whole - last : whole;
+    count_ = halve ? whole + last : whole;
+  }
+
+  static DBO_TILES_FUNCTION int count_of(int rows, int n) {
+    return tiles_up(rows, kColumnTileRows) * tiles_up(n, kColumnTileColumns);
+  }
+
+  DBO_TILES_FUNCTION int count() const { return count_; }
+
+  /// Numbers of one caller only grow.
+  DBO_TILES_FUNCTION ColumnTile find(int number) {
+    const bool half = number >= first_half_;
+    const int whole = half ? first_half_ + (number - first_half_) / 2 : number;
+    while (end_ <= whole) {
+      first_ = offset_[++expert_];
+      rows_ = offset_[expert_ + 1] - first_;
+      start_ = end_;
+      end_ += count_of(rows_, n_);
+    }
+    const int local = whole - start_;
+    // Row blocks vary fastest inside a band, so that the blocks at work at one time form a near square: each weight
+    // tile leaves HBM once, and the band of A stays in L2.
+    const int band = local / (kBand * n_tiles_), in_band = local - band * kBand * n_tiles_;
+    const int m_tiles = tiles_up(rows_, kColumnTileRows) - band * kBand;
+    const int band_rows = kBand < m_tiles ? kBand : m_tiles;
+    const int row = (band * kBand + in_band % band_rows) * kColumnTileRows;
+    ColumnTile tile;
+    tile.row = first_ + row;
+    tile.rows = rows_ - row < kColumnTileRows ? rows_ - row : kColumnTileRows;
+    tile.columns = half ? kColumnTileColumns / 2 : kColumnTileColumns;
+    tile.column = in_band / band_rows * kColumnTileColumns;
+    if (half && (number - first_half_) % 2 != 0) tile.column += tile.columns;
+    tile.weight_row = expert_ * n_ + tile.column;
+    return tile;
+  }
+
+ private:
+  static constexpr int kBand = 16;
+  const std::int32_t* offset_;
+  int n_, n_tiles_;
+  int first_half_ = 0, count_ = 0;
+  // The expert of the tile found last, its rows, and its tiles among all.
+  int expert_ = -1, first_ = 0, rows_ = 0, start_ = 0, end_ = 0;
+};
 
 struct TokenTile {
   int token = 0;   ///< first row of A
@@ -64,7 +134,7 @@ class TokenTiles {
                                 int experts, int n, int rows, int most, int blocks)
       : offset_(offset), order_(order), start_(start), n_(n), rows_(rows), most_(most) {
     const int whole = start[experts], last = whole % blocks;
-    bool halve = last > 0 && 2 * last <= blocks;
+    bool halve = last_round_is_small(last, blocks);
     if (last > 0 && !halve) {
       int i = experts - 1;
       while (start[i] > whole - last) --i;

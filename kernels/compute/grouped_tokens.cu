@@ -4,7 +4,6 @@
 #include "kernels/compute/grouped_tokens.h"
 
 #include "kernels/compute/grouped_draw.cuh"
-#include "kernels/compute/tensor_map.cuh"
 #include "kernels/compute/wgmma.cuh"
 #include "kernels/compute/wgmma_n.cuh"
 
@@ -94,11 +93,7 @@ __device__ __forceinline__ void consume(const Params& p, const Ring<S>& ring) {
   Shares<S> shares(ring, lane, group);
   Share share;
   float d[2][kSums];
-  bool behind = p.tuning.stagger && group == 1 && steps > 2;
   while (shares.next(share)) {
-    // One group starts two stages behind the other, so that one multiplies while the other writes out.
-    if (behind) sm90::barrier_wait_always(ring.full(2), 0);
-    behind = false;
     multiply_any<kTokenTileStep>(share.width, d, ring, static_cast<std::uint32_t>(share.weight_row * kRowBytes),
                                  static_cast<std::uint32_t>(share.token_row * kRowBytes), lane, steps, turn);
     if (p.swiglu) {
@@ -110,11 +105,10 @@ __device__ __forceinline__ void consume(const Params& p, const Ring<S>& ring) {
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
-    grouped_tokens_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
-                          const __grid_constant__ Params p) {
+    grouped_tokens_kernel(const __grid_constant__ GroupedMaps maps, const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   run<S>(
-      &map_a, &map_w, p, shared_memory, [](std::uint32_t, std::uint32_t, int, int) {},
+      maps, p, shared_memory, [](std::uint32_t, std::uint32_t, int, int) {}, [](const Ring<S>&) {},
       [&](const Ring<S>& ring) { consume(p, ring); });
 }
 
@@ -127,8 +121,8 @@ cudaError_t prepare() {
 cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
   Params params;
   if (!make_params(args, params)) return cudaErrorInvalidValue;
-  grouped_tokens_kernel<<<static_cast<unsigned>(args.sms), kThreads, S::kSharedBytes, stream>>>(native(args.a),
-                                                                                                native(args.w), params);
+  grouped_tokens_kernel<<<static_cast<unsigned>(args.sms), kThreads, S::kSharedBytes, stream>>>(native(args.a, args.w),
+                                                                                                params);
   return cudaGetLastError();
 }
 

@@ -26,8 +26,7 @@ cudaError_t encode_tensor_map(const TensorMapEncoder& encoder, const TensorMapSh
     step[i] = 1;
     if (i > 0) stride[i - 1] = shape.stride_bytes[i - 1];
   }
-  constexpr CUtensorMapDataType kTypes[] = {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                                            CU_TENSOR_MAP_DATA_TYPE_FLOAT32};
+  constexpr CUtensorMapDataType kTypes[] = {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32};
   const bool plain = shape.element == TensorMapElement::Float;
   CUtensorMap encoded;
   const CUresult status = encode(&encoded, kTypes[static_cast<int>(shape.element)], static_cast<cuuint32_t>(shape.rank),
@@ -40,17 +39,14 @@ cudaError_t encode_tensor_map(const TensorMapEncoder& encoder, const TensorMapSh
 }
 
 cudaError_t encode_matrix_map(const TensorMapEncoder& encoder, const void* base, std::int64_t rows,
-                              std::int64_t columns, std::int64_t row_bytes, int box_rows, TensorMap& map,
-                              TensorMapElement element) {
-  if (element == TensorMapElement::Float) return cudaErrorInvalidValue;
+                              std::int64_t columns, std::int64_t row_bytes, int box_rows, TensorMap& map) {
   TensorMapShape shape;
-  shape.element = element;
   shape.base = base;
   shape.rank = 2;
   shape.size[0] = static_cast<std::uint64_t>(columns);
   shape.size[1] = static_cast<std::uint64_t>(rows);
   shape.stride_bytes[0] = static_cast<std::uint64_t>(row_bytes);
-  shape.box[0] = element == TensorMapElement::Byte ? 128 : 64;
+  shape.box[0] = 64;
   shape.box[1] = static_cast<std::uint32_t>(box_rows);
   return encode_tensor_map(encoder, shape, map);
 }

@@ -20,10 +20,10 @@ struct TensorMapEncoder {
 /// Fails with cudaErrorSymbolNotFound when the driver has no bulk tensor copies.
 [[nodiscard]] cudaError_t find_tensor_map_encoder(TensorMapEncoder& encoder);
 
-enum class TensorMapElement : std::uint8_t { Bf16, Byte, Float };
+enum class TensorMapElement : std::uint8_t { Bf16, Float };
 
-/// An array of up to three dimensions, innermost first, copied in boxes. Of Bf16 and Byte `box[0]` is 128 bytes, which
-/// are swizzled; Float is copied as it lies. Elements outside `size` read as zero. The innermost coordinate of a copy
+/// An array of up to three dimensions, innermost first, copied in boxes. Of Bf16 `box[0]` is 128 bytes, which are
+/// swizzled; Float is copied as it lies. Elements outside `size` read as zero. The innermost coordinate of a copy
 /// must be a multiple of 16 bytes (else: illegal instruction), the others are free.
 struct TensorMapShape {
   TensorMapElement element = TensorMapElement::Bf16;
@@ -38,9 +38,8 @@ struct TensorMapShape {
 [[nodiscard]] cudaError_t encode_tensor_map(const TensorMapEncoder& encoder, const TensorMapShape& shape,
                                             TensorMap& map);
 
-/// Rows of `columns` elements, `row_bytes` apart, in boxes of 128 bytes by `box_rows` rows. Bf16 or Byte.
+/// Rows of `columns` bf16, `row_bytes` apart, in boxes of 128 bytes by `box_rows` rows.
 [[nodiscard]] cudaError_t encode_matrix_map(const TensorMapEncoder& encoder, const void* base, std::int64_t rows,
-                                            std::int64_t columns, std::int64_t row_bytes, int box_rows, TensorMap& map,
-                                            TensorMapElement element = TensorMapElement::Bf16);
+                                            std::int64_t columns, std::int64_t row_bytes, int box_rows, TensorMap& map);
 
 }  // namespace dbo::kernels

@@ -24,8 +24,8 @@ struct Variant {
 };
 constexpr Variant kVariants[] = {{"columns", GroupedTile::Columns, {}},
                                  {"tokens", GroupedTile::Tokens, {}},
-                                 {"tokens, most 64, even", GroupedTile::Tokens, {64, false}},
-                                 {"tokens, most 128", GroupedTile::Tokens, {128, true}}};
+                                 {"tokens, most 64", GroupedTile::Tokens, {64}},
+                                 {"tokens, most 128", GroupedTile::Tokens, {128}}};
 
 std::vector<std::int32_t> offsets(const std::vector<int>& rows) {
   std::vector<std::int32_t> o{0};

@@ -31,10 +31,8 @@ struct Variant {
   GroupedTile tile;
   kernels::GroupedTuning tuning = {};
 };
-constexpr Variant kVariants[] = {{"columns", GroupedTile::Columns},
-                                 {"tokens", GroupedTile::Tokens},
-                                 {"tok 128", GroupedTile::Tokens, {128}},
-                                 {"tok even", GroupedTile::Tokens, {192, false}}};
+constexpr Variant kVariants[] = {
+    {"columns", GroupedTile::Columns}, {"tokens", GroupedTile::Tokens}, {"tok 128", GroupedTile::Tokens, {128}}};
 constexpr std::size_t kVariantCount = std::size(kVariants);
 
 /// The variant that op MLP would run.
@@ -266,19 +264,16 @@ void tile_table(Session& session, const kernels::TensorMapEncoder& encoder, cons
                number(mhz, 0)});
   }
   for (const int width : {0, 64, 96, 112, 128, 144, 160, 176, 192}) {
-    for (const bool stagger : {true, false}) {
-      if (!stagger && width != 128 && width != 192) continue;
-      const int tokens = width == 0 ? 128 : width;
-      const Variant variant = width == 0 ? kVariants[0] : Variant{"", GroupedTile::Tokens, {width, stagger}};
-      double mhz = 0;
-      const double half = cycles(2048, 4 * tokens, variant, mhz), whole = cycles(4096, 4 * tokens, variant, mhz);
-      const double step = (whole - half) / 32, two = cycles(2048, 8 * tokens, variant, mhz);
-      // 4096 operations a cycle; tokens are copied in boxes of 32.
-      const double peak = 256.0 * tokens * 64 * 2 / 4096, bytes = (256.0 + (tokens + 31) / 32 * 32) * 128;
-      table.row({width == 0 ? "128 x 256 columns" : std::to_string(width) + (stagger ? " tokens" : " tokens, even"),
-                 number(step, 0), number(peak / step, 3), number(bytes / step, 1), number(half - 32 * step, 0),
-                 number(two - half - 32 * step, 0), number(mhz, 0)});
-    }
+    const int tokens = width == 0 ? 128 : width;
+    const Variant variant = width == 0 ? kVariants[0] : Variant{"", GroupedTile::Tokens, {width}};
+    double mhz = 0;
+    const double half = cycles(2048, 4 * tokens, variant, mhz), whole = cycles(4096, 4 * tokens, variant, mhz);
+    const double step = (whole - half) / 32, two = cycles(2048, 8 * tokens, variant, mhz);
+    // 4096 operations a cycle; tokens are copied in multiples of 32.
+    const double peak = 256.0 * tokens * 64 * 2 / 4096, bytes = (256.0 + (tokens + 31) / 32 * 32) * 128;
+    table.row({width == 0 ? "128 x 256 columns" : std::to_string(width) + " tokens", number(step, 0),
+               number(peak / step, 3), number(bytes / step, 1), number(half - 32 * step, 0),
+               number(two - half - 32 * step, 0), number(mhz, 0)});
   }
 }
 
