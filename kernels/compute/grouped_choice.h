@@ -12,6 +12,11 @@ enum class GroupedTile : std::uint8_t {
   Tokens,   ///< tokens: tiles of 256 columns of C x up to 192 tokens, blocks draw them from a counter
 };
 
+/// Elements from block to block of the scales of e4m3 rows: the rows, rounded up to what their copies ask of a stride.
+constexpr std::int64_t grouped_scale_stride(std::int64_t max_rows) {
+  return (max_rows + 3) / 4 * 4;
+}
+
 struct GroupedShape {
   std::int64_t rows_per_expert = 0;
   int experts = 0;

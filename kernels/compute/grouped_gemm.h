@@ -68,10 +68,6 @@ struct GroupedGemmArgs {
 /// Scales of A by block: fp32 [ceil(k / 128)][grouped_scale_stride(max_rows)].
 [[nodiscard]] cudaError_t make_grouped_scale_map(const TensorMapEncoder& encoder, const float* scales,
                                                  std::int64_t max_rows, int k, TensorMap& map);
-/// Rows, rounded up to what the copies ask of a stride.
-constexpr std::int64_t grouped_scale_stride(std::int64_t max_rows) {
-  return (max_rows + 3) / 4 * 4;
-}
 
 /// Sets what the kernels need once per device (shared-memory limits). Call before the first launch.
 [[nodiscard]] cudaError_t prepare_grouped_gemm();

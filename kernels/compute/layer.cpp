@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/compute/grouped_choice.h"
 #include "kernels/compute/hash.h"
 #include "kernels/compute/limits.h"
 
@@ -11,6 +12,10 @@ namespace dbo::kernels {
 namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+std::int64_t blocks_of(std::int64_t n) {
+  return (n + kScaleBlock - 1) / kScaleBlock;
+}
 
 bool is_mla(const LayerDims& d) {
   return d.attention.kind == AttentionKind::Mla;
@@ -26,7 +31,21 @@ class Builder {
     const std::int64_t one = rows * in;
     add(t, {.count = experts > 0 ? experts * one : one,
             .per_expert = experts > 0 ? one : 0,
+            .columns = in,
             .scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(in)))});
+  }
+  /// The same of e4m3, any code but NaN about as likely, and in `scales` a number for each 128 x 128.
+  void fp8_matrix(Tensor t, Tensor scales, std::int64_t rows, std::int64_t in, int experts) {
+    const std::int64_t one = rows * in, blocks = blocks_of(in), scales_one = blocks_of(rows) * blocks;
+    add(t, {.count = experts * one, .per_expert = one, .columns = in, .type = NumberType::E4m3, .scale = kFp8Max});
+    // Blocks differ by up to 1.7, so that a wrong one shows; the mean square of 0.75 + 0.25 u is 0.583.
+    const auto unit = static_cast<float>(std::sqrt(3.0 / 0.583 / static_cast<double>(in)) / 448.0);
+    add(scales, {.count = experts * scales_one,
+                 .per_expert = scales_one,
+                 .columns = blocks,
+                 .type = NumberType::Float,
+                 .scale = 0.25f * unit,
+                 .offset = 0.75f * unit});
   }
   void norm(Tensor t, std::int64_t width) { add(t, {.count = width, .scale = 0.1f, .offset = 1.0f}); }
   void add(Tensor t, TensorPlace place) {
@@ -82,6 +101,7 @@ LayerDims layer_dims(const ModelShape& model, int experts_per_rank) {
   d.experts_per_rank = experts_per_rank;
   d.dense_intermediate = model.dense_intermediate;
   d.vocab = model.vocab;
+  d.fp8_experts = model.moe.routed_experts > 0 && model.expert_weights == Precision::Fp8;
   d.router_bias = model.moe.scoring == Scoring::Sigmoid && model.moe.norm_top_k;
   return d;
 }
@@ -111,6 +131,9 @@ const char* find_unsupported(const LayerDims& d) {
       return "the router cannot choose among groups of that size";
     }
     if (d.moe.intermediate < 8 || d.moe.intermediate % 8 != 0) return "intermediate must be a multiple of 8";
+    if (d.fp8_experts && (d.hidden % kScaleBlock != 0 || d.moe.intermediate % 16 != 0)) {
+      return "fp8 experts need hidden to be a multiple of 128 and intermediate of 16";
+    }
   }
   if (d.moe.shared_intermediate % 8 != 0) return "shared_intermediate must be a multiple of 8";
   if (d.dense_intermediate % 8 != 0) return "dense_intermediate must be a multiple of 8";
@@ -126,8 +149,14 @@ WeightLayout weight_layout(const LayerDims& d, WeightSet set) {
       b.matrix(Tensor::Gate, d.moe.routed_experts, d.hidden);
       if (d.router_bias)
         b.add(Tensor::GateBias, {.count = d.moe.routed_experts, .type = NumberType::Float, .scale = 0.01f});
-      b.matrix(Tensor::ExpertUp, std::int64_t{2} * d.moe.intermediate, d.hidden, d.experts_per_rank);
-      b.matrix(Tensor::ExpertDown, d.hidden, d.moe.intermediate, d.experts_per_rank);
+      if (d.fp8_experts) {
+        b.fp8_matrix(Tensor::ExpertUp, Tensor::ExpertUpScale, std::int64_t{2} * d.moe.intermediate, d.hidden,
+                     d.experts_per_rank);
+        b.fp8_matrix(Tensor::ExpertDown, Tensor::ExpertDownScale, d.hidden, d.moe.intermediate, d.experts_per_rank);
+      } else {
+        b.matrix(Tensor::ExpertUp, std::int64_t{2} * d.moe.intermediate, d.hidden, d.experts_per_rank);
+        b.matrix(Tensor::ExpertDown, d.hidden, d.moe.intermediate, d.experts_per_rank);
+      }
       if (d.moe.shared_intermediate > 0) {
         b.matrix(Tensor::SharedUp, std::int64_t{2} * d.moe.shared_intermediate, d.hidden);
         b.matrix(Tensor::SharedDown, d.hidden, d.moe.shared_intermediate);
@@ -225,6 +254,14 @@ MlpScratch carve_mlp(const LayerDims& d, const MoeDims& moe, std::int64_t max_ro
   s.block_count = static_cast<std::int32_t*>(carver.take(std::int64_t{kIndexBlocks} * moe.experts_per_rank * 4));
   s.sorted = carver.take(max_rows * d.hidden * 2);
   s.hidden = carver.take(max_rows * d.moe.intermediate * 2);
+  if (!d.fp8_experts) return s;
+  const auto scales = [&](int width) {
+    return static_cast<float*>(carver.take(blocks_of(width) * grouped_scale_stride(max_rows) * 4));
+  };
+  s.sorted_codes = carver.take(max_rows * d.hidden);
+  s.sorted_scales = scales(d.hidden);
+  s.hidden_codes = carver.take(max_rows * d.moe.intermediate);
+  s.hidden_scales = scales(d.moe.intermediate);
   return s;
 }
 

@@ -19,6 +19,7 @@ struct LayerDims {
   int experts_per_rank = 0;  ///< routed experts held here
   int dense_intermediate = 0;
   int vocab = 0;
+  bool fp8_experts = false;  ///< weights of the routed experts are e4m3 with scales, and so are the rows they get
   bool router_bias = false;  ///< experts are chosen by score plus a learned bias (DeepSeek-V3 and its kin)
 };
 
@@ -27,36 +28,40 @@ LayerDims layer_dims(const ModelShape& model, int experts_per_rank);
 /// Why the kernels cannot run a layer of these dimensions, or null.
 const char* find_unsupported(const LayerDims& dims);
 
-/// Weights of a layer. Matrices are bf16 [out][in]; gate and up rows alternate in blocks of 8, gate first.
+/// Weights of a layer. Matrices are bf16 [out][in]; gate and up rows alternate in blocks of 8, gate first. With
+/// `fp8_experts` ExpertUp and ExpertDown are e4m3, and each 128 x 128 of their elements as they lie have a scale.
 enum class Tensor : std::uint8_t {
-  AttentionNorm,  ///< [hidden]
-  QkvIn,          ///< MLA: [q_lora_rank (or heads * 192) + 576][hidden]; GQA: [(heads + 2 kv_heads) * 128][hidden]
-  QkvBias,        ///< GQA with bias
-  QNorm,          ///< MLA with low-rank q: [q_lora_rank]; GQA with qk_norm: [128]
-  KvNorm,         ///< MLA: [512]; GQA with qk_norm: [128], of k
-  QUp,            ///< MLA with low-rank q: [heads * 192][q_lora_rank]
-  KvUp,           ///< MLA: [heads][256][512], per head 128 rows of k, then 128 of v
-  AttentionOut,   ///< [hidden][heads * 128]
-  MlpNorm,        ///< [hidden]
-  Gate,           ///< [experts][hidden]
-  GateBias,       ///< fp32 [experts]
-  ExpertUp,       ///< [experts_per_rank][2 intermediate][hidden]
-  ExpertDown,     ///< [experts_per_rank][hidden][intermediate]
-  SharedUp,       ///< [2 shared_intermediate][hidden]
-  SharedDown,     ///< [hidden][shared_intermediate]
-  DenseUp,        ///< [2 dense_intermediate][hidden]
-  DenseDown,      ///< [hidden][dense_intermediate]
-  Embedding,      ///< [vocab][hidden]
-  FinalNorm,      ///< [hidden]
-  Head,           ///< [vocab][hidden]
+  AttentionNorm,    ///< [hidden]
+  QkvIn,            ///< MLA: [q_lora_rank (or heads * 192) + 576][hidden]; GQA: [(heads + 2 kv_heads) * 128][hidden]
+  QkvBias,          ///< GQA with bias
+  QNorm,            ///< MLA with low-rank q: [q_lora_rank]; GQA with qk_norm: [128]
+  KvNorm,           ///< MLA: [512]; GQA with qk_norm: [128], of k
+  QUp,              ///< MLA with low-rank q: [heads * 192][q_lora_rank]
+  KvUp,             ///< MLA: [heads][256][512], per head 128 rows of k, then 128 of v
+  AttentionOut,     ///< [hidden][heads * 128]
+  MlpNorm,          ///< [hidden]
+  Gate,             ///< [experts][hidden]
+  GateBias,         ///< fp32 [experts]
+  ExpertUp,         ///< [experts_per_rank][2 intermediate][hidden]
+  ExpertDown,       ///< [experts_per_rank][hidden][intermediate]
+  SharedUp,         ///< [2 shared_intermediate][hidden]
+  SharedDown,       ///< [hidden][shared_intermediate]
+  DenseUp,          ///< [2 dense_intermediate][hidden]
+  DenseDown,        ///< [hidden][dense_intermediate]
+  Embedding,        ///< [vocab][hidden]
+  FinalNorm,        ///< [hidden]
+  Head,             ///< [vocab][hidden]
+  ExpertUpScale,    ///< fp32 [experts_per_rank][ceil(2 intermediate / 128)][ceil(hidden / 128)]
+  ExpertDownScale,  ///< fp32 [experts_per_rank][ceil(hidden / 128)][ceil(intermediate / 128)]
 };
-inline constexpr int kTensors = 20;
+inline constexpr int kTensors = 22;
 
 enum class WeightSet : std::uint8_t { MoeLayer, DenseLayer, Model };
 
 struct TensorPlace {
   std::int64_t count = 0;       ///< elements; 0: the set has no such tensor
   std::int64_t per_expert = 0;  ///< elements of one expert, 0: not per expert
+  std::int64_t columns = 0;     ///< of a matrix
   std::int64_t offset_bytes = 0;
   NumberType type = NumberType::Bf16;
   float scale = 0, offset = 0;  ///< random values: offset + scale * uniform; keeps activations near 1
@@ -159,6 +164,11 @@ struct MlpScratch {
   std::int32_t* block_count = nullptr;  ///< rank-major: [kIndexBlocks][experts_per_rank]
   void* sorted = nullptr;               ///< [max_rows][hidden]: rows by expert, then (rank-major) the experts' outputs
   void* hidden = nullptr;               ///< [max_rows][intermediate]
+  // With fp8_experts what the two products read: e4m3, and scales [ceil(width / 128)][grouped_scale_stride(max_rows)].
+  void* sorted_codes = nullptr;  ///< [max_rows][hidden]
+  float* sorted_scales = nullptr;
+  void* hidden_codes = nullptr;  ///< [max_rows][intermediate]
+  float* hidden_scales = nullptr;
 };
 /// Most sorted rows there can be when tokens pick distinct experts.
 std::int64_t most_rows(const MoeDims& dims);

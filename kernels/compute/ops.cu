@@ -4,6 +4,7 @@
 
 #include "kernels/compute/permute.h"
 #include "kernels/compute/pointwise.h"
+#include "kernels/compute/quantise.h"
 #include "kernels/compute/router.h"
 
 namespace dbo::kernels {
@@ -440,6 +441,8 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   up.epilogue = GroupedEpilogue::SwiGlu;
   up.ticket = args.scratch.ticket;
   up.sm_ids = args.sm_ids;
+  up.type = d.fp8_experts ? ElementType::Fp8E4m3 : ElementType::Bf16;
+  up.w_scale = static_cast<const float*>(args.weights[Tensor::ExpertUpScale]);
 
   GroupedGemmArgs down;
   down.offset = args.scratch.offset;
@@ -453,6 +456,15 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   down.tile = choose_grouped_tile({hint, experts, down.n, down.k, sms});
   down.ticket = args.scratch.ticket + 2;
   down.sm_ids = args.sm_ids == nullptr ? nullptr : args.sm_ids + sms;
+  down.type = up.type;
+  down.w_scale = static_cast<const float*>(args.weights[Tensor::ExpertDownScale]);
+  const void* const up_rows = d.fp8_experts ? args.scratch.sorted_codes : args.scratch.sorted;
+  const void* const down_rows = d.fp8_experts ? args.scratch.hidden_codes : args.scratch.hidden;
+  QuantiseRowsArgs quantise;
+  quantise.offset = args.scratch.offset;
+  quantise.experts = experts;
+  quantise.scale_stride = grouped_scale_stride(args.max_rows);
+  quantise.blocks = sms * 8;
 
   Issue issue;
   issue
@@ -468,10 +480,23 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
         return rank_major ? launch_rank_major_index(i, stream) : launch_expert_major_index(i, stream);
       })
       .then([&] {
+        const void* const rows = rank_major ? args.rank_major.rows : args.expert_major.rows;
+        const float* const scales = rank_major ? args.rank_major.scales : args.expert_major.scales;
+        if (d.fp8_experts) {
+          QuantiseRowsArgs q = quantise;
+          q.type = args.payload;
+          q.rows = rows;
+          q.scales = scales;
+          q.row = index.row;
+          q.width = hidden;
+          q.out = args.scratch.sorted_codes;
+          q.out_scales = args.scratch.sorted_scales;
+          return launch_quantise_rows(q, stream);
+        }
         GatherRowsArgs g;
         g.type = args.payload;
-        g.rows = rank_major ? args.rank_major.rows : args.expert_major.rows;
-        g.scales = rank_major ? args.rank_major.scales : args.expert_major.scales;
+        g.rows = rows;
+        g.scales = scales;
         g.index = index;
         g.experts = experts;
         g.hidden = hidden;
@@ -479,14 +504,33 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
         g.blocks = sms * 8;
         return launch_gather_rows(g, stream);
       })
-      .then([&] { return make_grouped_a_map(context.encoder, args.scratch.sorted, args.max_rows, hidden, up.a); })
+      .then([&] { return make_grouped_a_map(context.encoder, up_rows, args.max_rows, hidden, up.a, up.type); })
       .then([&] {
-        return make_grouped_w_map(context.encoder, args.weights[Tensor::ExpertUp], experts, up.n, hidden, up.w);
+        return make_grouped_w_map(context.encoder, args.weights[Tensor::ExpertUp], experts, up.n, hidden, up.w,
+                                  up.type);
+      })
+      .then([&] {
+        if (!d.fp8_experts) return cudaSuccess;
+        return make_grouped_scale_map(context.encoder, args.scratch.sorted_scales, args.max_rows, hidden, up.a_scale);
       })
       .then([&] { return launch_grouped_gemm(up, stream); })
-      .then([&] { return make_grouped_a_map(context.encoder, args.scratch.hidden, args.max_rows, width, down.a); })
       .then([&] {
-        return make_grouped_w_map(context.encoder, args.weights[Tensor::ExpertDown], experts, hidden, width, down.w);
+        if (!d.fp8_experts) return cudaSuccess;
+        QuantiseRowsArgs q = quantise;
+        q.rows = args.scratch.hidden;
+        q.width = width;
+        q.out = args.scratch.hidden_codes;
+        q.out_scales = args.scratch.hidden_scales;
+        return launch_quantise_rows(q, stream);
+      })
+      .then([&] {
+        if (!d.fp8_experts) return cudaSuccess;
+        return make_grouped_scale_map(context.encoder, args.scratch.hidden_scales, args.max_rows, width, down.a_scale);
+      })
+      .then([&] { return make_grouped_a_map(context.encoder, down_rows, args.max_rows, width, down.a, down.type); })
+      .then([&] {
+        return make_grouped_w_map(context.encoder, args.weights[Tensor::ExpertDown], experts, hidden, width, down.w,
+                                  down.type);
       })
       .then([&] { return launch_grouped_gemm(down, stream); });
   if (rank_major) {

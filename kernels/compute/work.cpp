@@ -1,5 +1,7 @@
 #include "kernels/compute/work.h"
 
+#include "kernels/moe_buffers.h"
+
 namespace dbo::kernels {
 
 namespace {
@@ -48,7 +50,13 @@ Work gqa_prefill_work(const AttentionShape& s, const AttentionLoad& load) {
   return gqa_decode_work(s, load);
 }
 
-Work experts_work(std::int64_t rows, std::int64_t experts, std::int64_t hidden, std::int64_t intermediate) {
+Work experts_work(std::int64_t rows, std::int64_t experts, std::int64_t hidden, std::int64_t intermediate, bool fp8) {
+  if (fp8) {
+    const std::int64_t weights = 3 * experts * hidden * intermediate;
+    // Codes in and bf16 out of both products; between them bf16 in, codes out.
+    const std::int64_t activations = rows * (hidden + 2 * intermediate + 3 * intermediate + intermediate + 2 * hidden);
+    return {6 * rows * hidden * intermediate, weights + weights / (kScaleBlock * kScaleBlock) * 4, activations, 0};
+  }
   return {6 * rows * hidden * intermediate, 3 * experts * hidden * intermediate * 2,
           2 * rows * (hidden + intermediate) * 2, 0};
 }
@@ -91,8 +99,13 @@ Work a1_work(const AttentionShape& s, const MoeShape& moe, std::int64_t hidden, 
 }
 
 Work mlp_work(const MoeShape& moe, std::int64_t hidden, std::int64_t received, std::int64_t rows, std::int64_t experts,
-              bool rank_major) {
-  Work w = experts_work(rows, experts, hidden, moe.intermediate) + move_work((received + rows) * hidden);
+              bool rank_major, bool fp8) {
+  Work w = experts_work(rows, experts, hidden, moe.intermediate, fp8);
+  if (fp8) {
+    w.activation_bytes += (received + rows) * (hidden + hidden / kScaleBlock * 4);
+  } else {
+    w += move_work((received + rows) * hidden);
+  }
   if (rank_major) w += move_work((rows + received) * hidden);
   return w;
 }

@@ -5,9 +5,9 @@
 // and written once, of the cache what the context needs. Norms, rotation, routing and permutation count bytes, not
 // operations.
 //
-// The cost model (sim/cost/work.h) prices the kernels of a serving engine; with bf16 everywhere its ops have the same
-// operations, and the same bytes but for what our kernels do differently. All differences, ours minus the model's
-// (tests/kernels/compute/model_work_test.cpp holds both to this list):
+// The cost model (sim/cost/work.h) prices the kernels of a serving engine; with bf16 everywhere, or e4m3 experts and
+// dispatch, its ops have the same operations, and the same bytes but for what our kernels do differently. All
+// differences, ours minus the model's (tests/kernels/compute/model_work_test.cpp holds both to this list):
 //   A0   the norm reads both summands, C's and S's: hidden a token more than with one, 2 hidden less without any;
 //        MLA: norm, rotation and write of the latent are one pass: 2 x 576 a token less; prefill copies the latent of
 //        its contexts, 2 x 576 a key more, and does not put whole keys together, heads x 192 a key less;
@@ -17,6 +17,7 @@
 //   MLP  SwiGLU is the epilogue of the first product: 4 x intermediate a row less; expert-major rows are copied to
 //   close
 //        the gaps between sources: 2 x hidden a row more;
+//        with e4m3 experts 2 x intermediate a row less, and expert-major rows are copied as they came, scales too;
 //   HEAD the norm takes only the tokens that need logits, and writes no sum back;
 // in elements of two bytes.
 #pragma once
@@ -84,8 +85,11 @@ Work gqa_decode_work(const AttentionShape& shape, const AttentionLoad& load);
 Work mla_prefill_work(const AttentionShape& shape, const AttentionLoad& load);
 Work gqa_prefill_work(const AttentionShape& shape, const AttentionLoad& load);
 
-/// Gate and up in one product with SwiGLU in its epilogue, then down. `experts` of them get rows.
-Work experts_work(std::int64_t rows, std::int64_t experts, std::int64_t hidden, std::int64_t intermediate);
+/// Gate and up in one product with SwiGLU in its epilogue, then down. `experts` of them get rows. With `fp8` the
+/// weights are e4m3 with a scale for each 128 x 128, the products read e4m3, and SwiGLU's bf16 rows are quantised
+/// between them.
+Work experts_work(std::int64_t rows, std::int64_t experts, std::int64_t hidden, std::int64_t intermediate,
+                  bool fp8 = false);
 
 /// Op A0: norm (with `adds` summands to the residual stream), projections, rotation, cache write, and for prefill with
 /// MLA the keys and values of the whole contexts.
@@ -93,9 +97,10 @@ Work a0_work(const AttentionShape& shape, std::int64_t hidden, const BatchLoad& 
 /// Op A1: core attention, output projection, residual, norm; gate and routing when `moe.routed_experts` > 0.
 Work a1_work(const AttentionShape& shape, const MoeShape& moe, std::int64_t hidden, const BatchLoad& load);
 /// Op MLP: `received` rows, `rows` (row, expert) pairs over `experts` local experts that get any; expert-major rows are
-/// such pairs already, so there both are equal. Rank-major adds the weighted sum to received rows.
+/// such pairs already, so there both are equal. Rank-major adds the weighted sum to received rows. With `fp8` the rows
+/// come quantised and their scales with them.
 Work mlp_work(const MoeShape& moe, std::int64_t hidden, std::int64_t received, std::int64_t rows, std::int64_t experts,
-              bool rank_major);
+              bool rank_major, bool fp8 = false);
 /// Op S, and op FFN of a dense layer: a SwiGLU block of that width.
 Work swiglu_work(std::int64_t tokens, std::int64_t hidden, std::int64_t intermediate);
 Work embed_work(std::int64_t tokens, std::int64_t hidden);

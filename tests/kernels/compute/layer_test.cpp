@@ -54,6 +54,26 @@ TEST_CASE("layer: the weights of a DeepSeek-V3 layer add up to the published cou
   CHECK(layout[Tensor::DenseUp].count == 0);
 }
 
+TEST_CASE("layer: e4m3 experts take a byte a weight and a scale for each 128 x 128") {
+  LayerDims d = v3(4);
+  d.fp8_experts = true;
+  CHECK(find_unsupported(d) == nullptr);
+  const WeightLayout layout = weight_layout(d, WeightSet::MoeLayer);
+  const TensorPlace &up = layout[Tensor::ExpertUp], &scale = layout[Tensor::ExpertUpScale];
+  CHECK(up.count == 4 * 4096 * 7168);
+  CHECK(number_bytes(up.type) == 1);
+  CHECK(scale.count == 4 * 32 * 56);
+  CHECK(scale.per_expert == 32 * 56);
+  CHECK(scale.columns == 56);
+  CHECK(layout[Tensor::ExpertDownScale].count == 4 * 56 * 16);
+  CHECK(weight_layout(v3(4), WeightSet::MoeLayer)[Tensor::ExpertUpScale].count == 0);
+  const auto published = std::int64_t{3} * 4 * 7168 * 2048;
+  CHECK(weight_layout(v3(4), WeightSet::MoeLayer).bytes - layout.bytes > published - (2 << 20));
+  d.moe.intermediate = 72;
+  CHECK(find_unsupported(d) ==
+        doctest::String("fp8 experts need hidden to be a multiple of 128 and intermediate of 16"));
+}
+
 TEST_CASE("layer: tensors do not overlap, start on 256 bytes and end inside the set") {
   for (const WeightSet set : {WeightSet::MoeLayer, WeightSet::DenseLayer, WeightSet::Model}) {
     const WeightLayout layout = weight_layout(v3(4), set);

@@ -146,6 +146,29 @@ TEST_CASE("model work: the experts' ops equal the cost model's, for both layouts
   }
 }
 
+TEST_CASE("model work: e4m3 experts equal the cost model's when the dispatch is e4m3 too") {
+  ModelShape shape = model_preset("deepseek-v3");
+  REQUIRE(shape.expert_weights == Precision::Fp8);
+  shape.dispatch = Precision::Fp8;
+  const std::int64_t hidden = shape.hidden, width = shape.moe.intermediate;
+  for (const std::vector<double>& rows_of : {std::vector<double>{64, 64, 64, 64}, {1, 0, 300, 4096}, {0, 0, 0, 7}}) {
+    std::int64_t rows = 0, used = 0;
+    for (const double r : rows_of) {
+      rows += static_cast<std::int64_t>(r);
+      used += r > 0;
+    }
+    OpContext c;
+    c.shape = &shape;
+    c.expert_rows = rows_of;
+    c.received = static_cast<double>((rows + 1) / 2);
+    check_equal("MLP rank-major", kernels::mlp_work(shape.moe, hidden, (rows + 1) / 2, rows, used, true, true),
+                total(op_work(OpKind::MLP, c)), -2 * width * rows);
+    c.expert_major = true;
+    check_equal("MLP expert-major", kernels::mlp_work(shape.moe, hidden, rows, rows, used, false, true),
+                total(op_work(OpKind::MLP, c)), (hidden + hidden / 32 - 2 * width) * rows);
+  }
+}
+
 TEST_CASE("model work: shared expert, dense feed-forward and embedding equal the cost model's") {
   for (const char* name : kModels) {
     const ModelShape shape = bf16(name);

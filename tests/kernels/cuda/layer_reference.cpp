@@ -5,6 +5,7 @@
 
 #include "kernels/compute/hash.h"
 #include "tests/kernels/cuda/compute_support.h"
+#include "tests/kernels/e4m3.h"
 
 namespace dbo::compute_test {
 
@@ -111,7 +112,19 @@ HostWeights::HostWeights(const WeightLayout& layout, std::uint64_t seed, int fir
       const float scaled =
           p.scale * uniform(tensor_seed(seed, static_cast<Tensor>(t), expert), static_cast<std::uint64_t>(i % each));
       const float x = p.offset + scaled;
-      v.push_back(static_cast<double>(p.type == NumberType::Float ? x : to_float(to_bf16(static_cast<double>(x)))));
+      v.push_back(static_cast<double>(p.type == NumberType::Float  ? x
+                                      : p.type == NumberType::Bf16 ? to_float(to_bf16(static_cast<double>(x)))
+                                                                   : fp8::from_e4m3(fp8::to_e4m3(x))));
+    }
+  }
+  for (const auto& [codes, scales] :
+       {std::pair{Tensor::ExpertUp, Tensor::ExpertUpScale}, {Tensor::ExpertDown, Tensor::ExpertDownScale}}) {
+    const TensorPlace &p = layout[codes], &s = layout[scales];
+    if (s.count == 0) continue;
+    for (std::int64_t i = 0; i < p.count; ++i) {
+      const std::int64_t in_expert = i % p.per_expert, row = in_expert / p.columns, column = in_expert % p.columns;
+      tensor_[z(static_cast<std::int64_t>(codes))][z(i)] *=
+          (*this)[scales][z(i / p.per_expert * s.per_expert + row / kScaleBlock * s.columns + column / kScaleBlock)];
     }
   }
 }

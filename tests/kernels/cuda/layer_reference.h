@@ -12,8 +12,8 @@ namespace dbo::compute_test {
 
 using Vec = std::vector<double>;
 
-/// The weights of a set as fp64, made on the CPU alone; empty where the layout has no such tensor. Expert i of the set
-/// is the global expert `first_expert` + i.
+/// The weights of a set as fp64, made on the CPU alone, e4m3 times its scales; empty where the layout has no such
+/// tensor. Expert i of the set is the global expert `first_expert` + i.
 class HostWeights {
  public:
   HostWeights(const kernels::WeightLayout& layout, std::uint64_t seed, int first_expert);
