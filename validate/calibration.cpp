@@ -248,8 +248,10 @@ CalibrationScope scope_of(const std::vector<Config>& configs, int gpus) {
 }
 
 ModelShape replay_shape(ModelShape shape) {
-  shape.weights = shape.expert_weights = shape.kv_cache = shape.combine = Precision::Bf16;
-  if (shape.dispatch != Precision::Fp8) shape.dispatch = Precision::Bf16;
+  shape.weights = shape.kv_cache = shape.combine = Precision::Bf16;
+  for (Precision* const p : {&shape.expert_weights, &shape.dispatch}) {
+    if (*p != Precision::Fp8) *p = Precision::Bf16;
+  }
   return shape;
 }
 

@@ -63,7 +63,8 @@ struct CalibrationScope {
 /// What these configs need measured. Throws InputError when they are of different models or there are none.
 CalibrationScope scope_of(const std::vector<Config>& configs, int gpus);
 
-/// The model with the precisions that the kernels run: bf16 weights, cache and combine; dispatch as it is, bf16 or fp8.
+/// The model with the precisions that the kernels run: routed experts and dispatch as they are, bf16 or fp8; other
+/// weights, cache and combine bf16.
 ModelShape replay_shape(ModelShape shape);
 
 /// Coarse to fine, most needed first, so that a calibration that is cut short still serves.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "sim/base/error.h"
+#include "sim/model/presets.h"
 #include "sim/search/predict.h"
 #include "validate/calibration.h"
 #include "validate/calibration_result.h"
@@ -134,6 +135,16 @@ void set_host_launch(const Profile& profile, PredictedPlan& predicted) {
   if (count > 0) predicted.costs.host.launch = ns_from_us(sum / count);
 }
 
+/// Rows of experts in another precision are other kernels, and MLP is what most of a step's prediction hangs on.
+void check_precision(const Profile& profile, const ModelShape& model) {
+  if (model.moe.routed_experts == 0 || profile.shape.expert_weights == model.expert_weights) return;
+  const std::string measured(precision_name(profile.shape.expert_weights)), run(precision_name(model.expert_weights));
+  throw InputError(profile.file, "/shape/precision/expert_weights",
+                   "was measured with " + measured + " experts, the replay runs " + run +
+                       ": calibrate for those, or set /model/precision/expert_weights of the config to \"" + measured +
+                       "\"");
+}
+
 }  // namespace
 
 const OpCost& cost_of(const PredictedPlan& predicted, const Linear& linear, std::uint32_t plan_op) {
@@ -149,7 +160,9 @@ ValidationCase make_case(Config config, const std::string& profile_path, const C
   out.name = options.name.empty() ? config.file : options.name;
   const ModelShape replayed = replay_shape(config.model);
   if (!(replayed == config.model)) {
-    out.notes.emplace_back("weights, cache and combine are bf16, as the kernels run them");
+    out.notes.emplace_back(replayed.expert_weights == Precision::Fp8
+                               ? "weights but the routed experts', cache and combine are bf16, as the kernels run them"
+                               : "weights, cache and combine are bf16, as the kernels run them");
     config.model = replayed;
   }
   std::optional<Profile> profile;
@@ -162,6 +175,7 @@ ValidationCase make_case(Config config, const std::string& profile_path, const C
     // Relative to where the program runs, not to the config's folder.
     config.file = "validate";
     profile = load_profile(profile_path);
+    check_precision(*profile, config.model);
   }
   out.gpus = options.gpus;
   out.emulated = options.gpus < config.cluster.gpus();

@@ -20,6 +20,14 @@ constexpr double kRoundingsPerLayer = 16;
 // How far apart e4m3 numbers are, relative to themselves, at most.
 constexpr double kFp8Step = 0.125;
 
+/// Times that a layer's rows are rounded to e4m3: as they are sent or as experts in fp8 take them, and by such again
+/// between their products.
+int fp8_roundings(const ModelShape& shape) {
+  if (shape.moe.routed_experts == 0) return 0;
+  if (shape.expert_weights == Precision::Fp8) return 2;
+  return shape.dispatch == Precision::Fp8 ? 1 : 0;
+}
+
 double quantile(const std::vector<double>& sorted, double share) {
   return sorted[std::min(sorted.size() - 1, static_cast<std::size_t>(share * static_cast<double>(sorted.size())))];
 }
@@ -99,7 +107,7 @@ Figure figure_of(std::vector<double> values) {
 
 double split_bound(const ModelShape& shape) {
   const double rounding = std::ldexp(1.0, -18);  // squared
-  const double step = shape.dispatch == Precision::Fp8 && shape.moe.routed_experts > 0 ? kFp8Step : 0;
+  const double step = fp8_roundings(shape) * kFp8Step;
   // Of the difference: both steps' roundings count.
   double square = 0;
   for (int layer = 1; layer <= shape.layers; ++layer) {

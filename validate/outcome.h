@@ -63,7 +63,7 @@ struct NumericsResult {
 /// layer's intermediates and two of the stream itself, each independent; the error e that is there already, relative to
 /// the stream, comes out of gated products and softmax with twice its square; and with fp8 dispatch, which an error of
 /// e makes fall on the other side of a rounding in e / q of all elements, q = 2^-3 apart, the experts' half of the
-/// layer gets e q / 2 more.
+/// layer gets e q / 2 more; as much again where experts in fp8 round what they have between their products.
 double split_bound(const ModelShape& shape);
 
 /// One row of the error table: an op kind, a window or the step.

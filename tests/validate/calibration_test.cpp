@@ -142,12 +142,18 @@ TEST_CASE("calibration: small ops read weights from memory, not from the last ti
   CHECK(setting_plan(points, s).shape.moe_layers() == 4);
 }
 
-TEST_CASE("calibration: kernels run bf16 weights, and fp8 only where rows are sent") {
+TEST_CASE("calibration: kernels run fp8 in the routed experts and where rows are sent, bf16 elsewhere") {
   const ModelShape v3 = replay_shape(model_preset("deepseek-v3"));
   CHECK(v3.weights == Precision::Bf16);
-  CHECK(v3.expert_weights == Precision::Bf16);
+  CHECK(v3.kv_cache == Precision::Bf16);
+  CHECK(v3.expert_weights == Precision::Fp8);
   CHECK(v3.dispatch == Precision::Fp8);
   CHECK(v3.combine == Precision::Bf16);
+  ModelShape fp4 = model_preset("deepseek-v3");
+  fp4.expert_weights = fp4.dispatch = Precision::Fp4;
+  CHECK(replay_shape(fp4).expert_weights == Precision::Bf16);
+  CHECK(replay_shape(fp4).dispatch == Precision::Bf16);
+  CHECK(replay_shape(model_preset("deepseek-v2-lite")).expert_weights == Precision::Bf16);
 }
 
 TEST_CASE("calibration: a malformed list names the place") {

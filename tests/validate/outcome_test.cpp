@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/measured_trace.h"
+#include "sim/base/error.h"
 #include "sim/base/files.h"
 #include "sim/model/presets.h"
 #include "traces/report_html.h"
@@ -121,6 +122,27 @@ TEST_CASE("outcome: wires that were over before anybody looked have no row, and 
   }
 }
 
+TEST_CASE("outcome: a profile of experts in another precision is refused, and the config's precision decides") {
+  Config config;
+  for (const SuiteEntry& entry : load_suite("default").entries) {
+    if (config.model.name.empty() && entry.config.model.name == "deepseek-v3") config = entry.config;
+  }
+  REQUIRE(config.model.expert_weights == Precision::Fp8);
+  ModelShape measured = replay_shape(config.model);
+  CaseOptions options;
+  options.gpus = 1;
+  CHECK(make_case(config, empty_profile(measured), options).config.model.expert_weights == Precision::Fp8);
+  measured.expert_weights = Precision::Bf16;
+  CHECK_THROWS_WITH_AS(make_case(config, empty_profile(measured), options),
+                       "outcome_test.profile.json: /shape/precision/expert_weights: was measured with bf16 experts, "
+                       "the replay runs fp8: "
+                       "calibrate for those, or set /model/precision/expert_weights of the config to \"bf16\"",
+                       InputError);
+  config.model.expert_weights = Precision::Bf16;
+  const ValidationCase validated = make_case(config, empty_profile(measured), options);
+  CHECK(validated.config.model.expert_weights == Precision::Bf16);
+}
+
 TEST_CASE("outcome: communication that began before its data is a finding against the order, by name") {
   const PredictedWay& way = two_gpus().ways.front();
   MeasuredWay measured;
@@ -173,7 +195,7 @@ TEST_CASE("drift: an anchor that moved no more than it did during the calibratio
         doctest::Approx(drift_of(plan, gpu, before, Anchor{100, 180})));
 }
 
-TEST_CASE("numerics: the bound follows roundings through the layers, and fp8 dispatch adds what falls the other way") {
+TEST_CASE("numerics: the bound follows roundings through the layers, and fp8 adds what falls the other way") {
   ModelShape shape;
   shape.layers = 1;
   shape.dispatch = Precision::Bf16;
@@ -189,7 +211,15 @@ TEST_CASE("numerics: the bound follows roundings through the layers, and fp8 dis
   CHECK(split_bound(shape) == bf16);  // a model without experts dispatches nothing
   shape.moe.routed_experts = 8;
   const double found = std::sqrt(18.0) * unit;
-  CHECK(split_bound(shape) == doctest::Approx(std::sqrt(bf16 * bf16 + found * 0.0625 / 3)));
+  const double sent = std::sqrt(bf16 * bf16 + found * 0.0625 / 3);
+  CHECK(split_bound(shape) == doctest::Approx(sent));
+  // Experts in fp8 take what was sent as it is and round once more; what was sent in bf16 they round themselves.
+  shape.expert_weights = Precision::Fp8;
+  const double twice = std::sqrt(bf16 * bf16 + 2 * found * 0.0625 / 3);
+  CHECK(split_bound(shape) == doctest::Approx(twice));
+  shape.dispatch = Precision::Bf16;
+  CHECK(split_bound(shape) == doctest::Approx(twice));
+  shape.expert_weights = Precision::Bf16;
   // Far below what one lost layer of sixty-one does (1 / sqrt(61)) without fp8.
   shape.dispatch = Precision::Bf16;
   shape.layers = 61;
