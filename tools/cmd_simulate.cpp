@@ -37,6 +37,25 @@ std::vector<int> ranks_to_trace(const std::vector<std::string>& words, int ranks
   return out;
 }
 
+/// Layers named one by one or as FIRST-LAST.
+std::vector<int> layers_to_trace(const std::vector<std::string>& words, int layers) {
+  std::vector<int> out;
+  for (const std::string& word : words) {
+    const std::size_t dash = word.find('-');
+    const auto number = [&](std::string_view text) {
+      int value = -1;
+      const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+      return result.ec == std::errc() && result.ptr == text.data() + text.size() ? value : -1;
+    };
+    const int first = number(std::string_view(word).substr(0, dash));
+    const int last = dash == std::string::npos ? first : number(std::string_view(word).substr(dash + 1));
+    if (first < 0 || last < first || last >= layers)
+      throw InputError(fmt::format("--layers: must be layers from 0 to {}, as 3 or 3-5, is \"{}\"", layers - 1, word));
+    for (int layer = first; layer <= last; ++layer) out.push_back(layer);
+  }
+  return out;
+}
+
 void write_trace(FileSet& files, const std::string& path, Trace& trace, const Json& config) {
   trace.metadata.set("config", config);
   write_chrome_trace(files, path, trace);
@@ -107,6 +126,7 @@ int simulate_config(const SimulateOptions& options, const Config& config) {
   StepOptions step_options;
   step_options.trace = !options.out.empty();
   step_options.trace_ranks = ranks_to_trace(options.ranks, config.cluster.gpus());
+  step_options.trace_layers = layers_to_trace(options.layers, config.model.layers);
   if (options.log_steps) fmt::print(options.json ? stderr : stdout, "{}", step_log(config));
   if (config.workload.sequence) {
     if (options.why) throw InputError("--why explains one step; the workload is a sequence of them");
@@ -144,6 +164,7 @@ int simulate_plan_file(const SimulateOptions& options, const JsonRef& document) 
   StepOptions step_options;
   step_options.trace = !options.out.empty();
   step_options.trace_ranks = ranks_to_trace(options.ranks, costed.plan.world.ranks);
+  step_options.trace_layers = layers_to_trace(options.layers, costed.plan.shape.layers);
   StepResult result = simulate_plan(costed, step_options);
   const Json summary = summary_json(costed, result);
   if (!options.out.empty()) {

@@ -80,9 +80,10 @@ struct SimulateOptions {
   std::string out;    ///< folder; empty: no files
   bool json = false;
   bool log_steps = false;
-  bool why = false;                ///< explain the step with what-if runs
-  std::int64_t jobs = 0;           ///< threads for a sequence of steps; 0: all cores
-  std::vector<std::string> ranks;  ///< "all" or rank numbers to trace
+  bool why = false;                 ///< explain the step with what-if runs
+  std::int64_t jobs = 0;            ///< threads for a sequence of steps; 0: all cores
+  std::vector<std::string> ranks;   ///< "all" or rank numbers to trace
+  std::vector<std::string> layers;  ///< numbers, or FIRST-LAST, of layers to trace; none: all
 };
 int run_simulate(const SimulateOptions& options);
 

@@ -21,6 +21,7 @@ ProgramSpec make_program() {
         {"--out,-o", "folder for summary, plans, traces and picture", &simulate.out, false, {}, {}},
         {"--costs", "durations of a plan's ops (JSON)", &simulate.costs, false, {}, {}},
         {"--ranks", "ranks to trace, or all (default: one of each kind)", &simulate.ranks, false, {}, {}},
+        {"--layers", "layers to trace, as 3 or 3-5 (default: all)", &simulate.layers, false, {}, {}},
         {"--json", "print summary.json instead of the table", &simulate.json, false, {}, {}},
         {"--log-steps", "print a log line a step (on stderr with --json)", &simulate.log_steps, false, {}, {}},
         {"--why", "say what the time goes into and what would help, from what-if runs", &simulate.why, false, {}, {}},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "sim/plan/plan_json.h"
 
@@ -10,8 +11,8 @@ namespace {
 
 class Builder {
  public:
-  Builder(const Plan& plan, const CostTable& costs, const EngineResult& result)
-      : plan_(plan), costs_(costs), result_(result) {
+  Builder(const Plan& plan, const CostTable& costs, const EngineResult& result, const std::vector<int>& layers)
+      : plan_(plan), costs_(costs), result_(result), layers_(layers.begin(), layers.end()) {
     trace_.lanes = plan.lanes;
     for (const OpDef& op : plan.ops) trace_.names.push_back(op.name);
   }
@@ -20,7 +21,8 @@ class Builder {
     const Linear& linear = result_.linear[static_cast<std::size_t>(group.class_index)];
     std::vector<std::uint32_t> slice(times.size(), kNone);
     std::vector<TraceOp> ops;
-    for (std::uint32_t i = 0; i < times.size(); ++i) add_op(group, linear, times, i, ops);
+    for (std::uint32_t i = 0; i < times.size(); ++i)
+      if (layers_.empty() || layers_.count(linear.ops[i].layer) > 0) add_op(group, linear, times, i, ops);
     std::stable_sort(ops.begin(), ops.end(), [](const TraceOp& a, const TraceOp& b) {
       if (a.lane != b.lane) return a.lane < b.lane;
       return a.start < b.start;
@@ -149,6 +151,7 @@ class Builder {
   const Plan& plan_;
   const CostTable& costs_;
   const EngineResult& result_;
+  std::set<std::int32_t> layers_;  ///< empty: all
   Trace trace_;
   int wire_lane_ = -1;
 };
@@ -156,7 +159,7 @@ class Builder {
 }  // namespace
 
 Trace predicted_trace(const Plan& plan, const CostTable& costs, const EngineResult& result,
-                      const std::vector<int>& recorded, const std::vector<int>& ranks) {
+                      const std::vector<int>& recorded, const std::vector<int>& ranks, const std::vector<int>& layers) {
   struct Traced {
     FoldGroup group;
     std::size_t times = 0;  // index into the recorded ones
@@ -172,7 +175,7 @@ Trace predicted_trace(const Plan& plan, const CostTable& costs, const EngineResu
       one.group.ranks = 1;
     }
   }
-  Builder builder(plan, costs, result);
+  Builder builder(plan, costs, result, layers);
   Json stands_for = Json::object();
   for (const auto& [rank, one] : traced) {
     builder.add_group(one.group, result.times[one.times]);
@@ -182,6 +185,10 @@ Trace predicted_trace(const Plan& plan, const CostTable& costs, const EngineResu
   trace.metadata = Json::object();
   trace.metadata.set("plan_hash", plan_hash(plan));
   trace.metadata.set("ranks", std::move(stands_for));
+  if (!layers.empty()) {
+    Json& chosen = trace.metadata.set("layers", Json::array());
+    for (const int layer : std::set<int>(layers.begin(), layers.end())) chosen.push(layer);
+  }
   return trace;
 }
 

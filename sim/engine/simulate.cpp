@@ -55,9 +55,10 @@ StepResult simulate_plan(const CostedPlan& costed, const StepOptions& options) {
     out.waiting = find_bubbles(costed.plan, costed.costs, run, engine.record,
                                run.folding.group_of_rank[static_cast<std::size_t>(options.waiting_rank)]);
   if (!options.trace) return out;
-  out.trace = options.trace_ranks.empty()
-                  ? std::move(trace)
-                  : predicted_trace(costed.plan, costed.costs, run, engine.record, options.trace_ranks);
+  const bool whole = options.trace_ranks.empty() && options.trace_layers.empty();
+  out.trace =
+      whole ? std::move(trace)
+            : predicted_trace(costed.plan, costed.costs, run, engine.record, options.trace_ranks, options.trace_layers);
   return out;
 }
 

@@ -39,8 +39,9 @@ struct StepResult {
 struct StepOptions {
   bool details = true;  ///< period, bound, windows, bubbles, exposed communication
   bool trace = false;
-  bool extrapolate = true;            ///< false: every layer is simulated; all that is said comes out the same
-  std::vector<int> trace_ranks = {};  ///< ranks to trace; empty: one of each group, up to kTracedGroups
+  bool extrapolate = true;             ///< false: every layer is simulated; all that is said comes out the same
+  std::vector<int> trace_ranks = {};   ///< ranks to trace; empty: one of each group, up to kTracedGroups
+  std::vector<int> trace_layers = {};  ///< layers to trace; empty: all, and what is in none
   int waiting_rank = -1;  ///< a rank whose idle time is told too: with stragglers, the last one to end waits for nobody
 };
 

@@ -102,6 +102,28 @@ TEST_CASE("bubbles: a slow host is named, and so is a slow rank") {
   }
 }
 
+TEST_CASE("simulate: a trace of chosen ranks and layers holds those alone, with the times they have in the whole") {
+  const Plan plan = make_plan("vllm-ll", small_spec(6, 2, Transport::Ll));
+  const CostedPlan costed{plan, fixed_costs(plan, costs_of({40, 60, 80, 20, 60, 70}))};
+  const StepResult whole = simulate_plan(costed, {.trace = true, .trace_ranks = {1}});
+  const StepResult part = simulate_plan(costed, {.trace = true, .trace_ranks = {1}, .trace_layers = {2, 3}});
+  CHECK(part.step_ns == whole.step_ns);
+  CHECK(part.exposed_comm_ns == whole.exposed_comm_ns);
+  std::vector<TraceOp> wanted;
+  for (const TraceOp& op : whole.trace.ops)
+    if (op.layer == 2 || op.layer == 3) wanted.push_back(op);
+  REQUIRE(part.trace.ops.size() == wanted.size());
+  CHECK(wanted.size() < whole.trace.ops.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    CHECK(part.trace.ops[i].plan_op == wanted[i].plan_op);
+    CHECK(part.trace.ops[i].start == wanted[i].start);
+    CHECK(part.trace.ops[i].end == wanted[i].end);
+    CHECK(part.trace.ops[i].rank == 1);
+  }
+  for (const TraceFlow& flow : part.trace.flows) CHECK(std::max(flow.from, flow.to) < wanted.size());
+  CHECK(compact_json(*part.trace.metadata.find("layers")) == "[2,3]");
+}
+
 TEST_CASE("bound: no built-in schedule beats it, at any durations") {
   std::uint64_t draw = 0;
   for (const ScheduleName& schedule : schedule_names()) {
