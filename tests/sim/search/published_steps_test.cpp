@@ -19,7 +19,7 @@ double bound(const published::StepRow& row) {
   if (row.quantity == "gain") return 0.05;
   if (row.quantity.starts_with("wait")) return 0.20;
   if (row.name.starts_with("DeepSeek decode")) return 0.03;
-  if (row.name.starts_with("DeepSeek prefill")) return row.quantity == "layer" ? 0.05 : 0.06;
+  if (row.name.starts_with("DeepSeek prefill")) return 0.05;
   if (row.name.starts_with("SGLang decode layer")) return 0.04;
   if (row.name.starts_with("SGLang decode")) return 0.09;
   if (row.name.ends_with("experts evenly loaded")) return 0.10;
