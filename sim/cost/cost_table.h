@@ -38,6 +38,10 @@ struct OpDemand {
   std::int32_t sm_share = 1024;
   Ns block{};                ///< longest time one of its thread blocks keeps an SM; 0: too short to wait for
   bool cooperative = false;  ///< needs all its SMs at once to start
+  /// Comm kernels that store straight into place: how much longer they take beside memory traffic that fills the
+  /// machine, in 1/1024 of their time. They cost compute beside them bandwidth and no more. 0: OpCost::beside holds
+  /// the loss of both.
+  std::int32_t loaded = 0;
 };
 
 /// What a rank's ports and memory carry while data is on its way to it.

@@ -79,6 +79,7 @@ ExchangeFactors read_exchange(const JsonRef& ref) {
   section.us("notify_us_per_token", f.notify_s_per_token);
   section.us("peer_spread_us", f.peer_spread_s);
   section.share("beside", f.beside);
+  section.share("loaded", f.loaded);
   section.share("hbm_per_byte", f.hbm_per_byte);
   section.done();
   return f;

@@ -42,6 +42,7 @@ struct ExchangeFactors {
   /// met 1 ms before; it grows with the root of that time.
   double peer_spread_s = 0;
   double beside = 0;        ///< comm kernel: times longer while compute runs beside it
+  double loaded = 0;        ///< comm kernel: how much longer while memory is full beside it; then compute loses no more
   double hbm_per_byte = 0;  ///< HBM traffic for each byte on the wire, both sides together
 };
 

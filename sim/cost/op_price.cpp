@@ -220,6 +220,7 @@ OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const Mac
   // Copy engines move the data of a whole exchange; packing before and after is short.
   cost.demand.sms = collective && exchange.transport == Transport::CopyEngine ? 0 : sms;
   cost.demand.cooperative = exchange.transport == Transport::Ht && collective;
+  if (collective) cost.demand.loaded = static_cast<std::int32_t>(f.loaded * 1024 + 0.5);
   return cost;
 }
 

@@ -310,8 +310,11 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
   const OpCost analytical = cost;
   const std::string_view name = op_name(cell.op->kind);
   if (!apply(name, false, &OpCost::time)) missing_.insert(std::string(name));
-  if (!apply(name, true, &OpCost::beside) && analytical.time > Ns{0})
+  if (apply(name, true, &OpCost::beside)) {
+    cost.demand.loaded = 0;  // what was measured beside each other holds the losses of both
+  } else if (analytical.time > Ns{0}) {
     cost.beside = Ns{analytical.beside.count() * cost.time.count() / analytical.time.count()};
+  }
   const auto rescale_wait = [&](Ns now, Ns before) {
     if (before > Ns{0}) cost.for_peers = Ns{analytical.for_peers.count() * now.count() / before.count()};
   };

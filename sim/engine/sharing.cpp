@@ -35,6 +35,13 @@ void slow_to(Runner& runner, std::int64_t speed, Limit limit) {
   runner.limit = limit;
 }
 
+/// What memory traffic of others leaves a kernel that waits for each of its own accesses.
+std::int64_t loaded_speed(const Runner& runner, std::int64_t asked_hbm) {
+  const std::int64_t others = std::min(asked_hbm - runner.share->hbm, kFullSpeed);
+  const std::int64_t longer = kFullSpeed + ((others * runner.share->loaded) >> kSpeedBits);
+  return (runner.unshared << kSpeedBits) / longer;
+}
+
 /// Fair shares of one resource that is asked for more than there is.
 void divide(Runner* runners, int count, std::int32_t Share::*resource, Limit limit) {
   std::array<int, 64> order;
@@ -79,6 +86,7 @@ Share op_share(const Plan& plan, const OpDef& op, const OpCost& cost, const Mach
   }
   share.tiles = std::max(demand.tiles, 0);
   share.sm_share = std::clamp(demand.sm_share, 0, 1024);
+  share.loaded = static_cast<std::int32_t>(std::clamp<std::int64_t>(demand.loaded, 0, 1024) * (kFullSpeed / 1024));
   share.cooperative = demand.cooperative;
   share.block_ns = demand.block.count();
   return share;
@@ -119,7 +127,7 @@ void share_out(Runner* runners, int count) {
   std::int64_t asked[3] = {0, 0, 0};
   for (int i = 0; i < count; ++i) {
     const Runner& runner = runners[i];
-    comm = comm || runner.comm;
+    comm = comm || (runner.comm && runner.share->loaded == 0);
     compute = compute || runner.compute;
     for (int r = 0; r < 3; ++r) asked[r] += runner.share->*kResources[r];
   }
@@ -127,10 +135,12 @@ void share_out(Runner* runners, int count) {
   for (int i = 0; i < count; ++i) {
     Runner& runner = runners[i];
     runner.unshared = runner.sm_speed;
-    if (beside && (runner.comm || runner.compute) && runner.sm_speed > 0)
+    const bool slowed = beside && (runner.compute || (runner.comm && runner.share->loaded == 0));
+    if (slowed && runner.sm_speed > 0)
       runner.unshared = std::max<std::int64_t>((runner.sm_speed * runner.share->beside) >> kSpeedBits, 1);
     runner.speed = runner.unshared;
     runner.limit = Limit::None;
+    if (runner.comm && runner.share->loaded > 0) slow_to(runner, loaded_speed(runner, asked[0]), Limit::Hbm);
   }
   for (int r = 0; r < 3; ++r) {
     if (asked[r] <= kFullSpeed) continue;

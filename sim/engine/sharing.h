@@ -15,6 +15,7 @@ inline constexpr std::int64_t kFullSpeed = std::int64_t{1} << kSpeedBits;
 struct Share {
   std::int32_t hbm = 0, link = 0, nic = 0;  ///< of what there is; rounded up
   std::int32_t beside = kFullSpeed;         ///< speed beside the other sort
+  std::int32_t loaded = 0;                  ///< OpDemand::loaded, in 2^-20
   std::int32_t sms = 0;                     ///< SMs its time is for
   std::int32_t most_sms = 0;                ///< SMs it can ever get: a green context is smaller
   std::int32_t tiles = 0;
@@ -39,7 +40,8 @@ enum class Limit : std::uint8_t { None, Hbm, Link, Nic };
 struct Runner {
   const Share* share = nullptr;
   std::int64_t sm_speed = kFullSpeed;  ///< what its SMs allow
-  bool comm = false;                   ///< moves data with SMs: compute beside it is slowed, and it by compute
+  bool comm = false;                   ///< moves data with SMs: compute beside it is slowed, and it by compute, unless
+                                       ///< its share is `loaded`: then it is slowed by memory traffic, and nobody by it
   bool compute = false;
   std::int64_t speed = kFullSpeed;     ///< out
   std::int64_t unshared = kFullSpeed;  ///< out: speed if there were enough of every resource
@@ -48,7 +50,8 @@ struct Runner {
 
 /// Sets the speeds of `count` running ops. Each resource is shared fairly (nobody gets more than it asks for at full
 /// speed, the rest is equal); an op runs at the lowest of what they and its SMs, with the loss beside the other sort,
-/// allow: that loss holds what two sorts of traffic cost each other, so it is not added to a shortage of memory.
+/// allow: that loss holds what two sorts of traffic cost each other, so it is not added to a shortage of memory. A comm
+/// kernel that is `loaded` instead takes longer in proportion to the memory traffic that others ask for.
 /// Demands count in full even for an op that another resource slows: so no op that leaves ever slows another, and what
 /// they take together never exceeds what there is.
 void share_out(Runner* runners, int count);

@@ -140,7 +140,7 @@ TEST_CASE("contended: no op is faster than alone, and what was lost has causes")
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
       CAPTURE(schedule.name);
       CAPTURE(seed);
-      const RandomCase c = fakes::random_case(schedule, {.demands = true}, seed);
+      const RandomCase c = fakes::random_case(schedule, {.demands = true, .loaded = seed % 2 == 1}, seed);
       const EngineResult run = run_recorded(c, Executor::Auto, true);
       CHECK(run.contended);
       int wrong = 0;
@@ -174,7 +174,7 @@ TEST_CASE("contended: what is taken never exceeds what there is, and what was as
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       CAPTURE(schedule.name);
       CAPTURE(seed);
-      const RandomCase c = fakes::random_case(schedule, {.demands = true}, seed);
+      const RandomCase c = fakes::random_case(schedule, {.demands = true, .loaded = seed % 2 == 1}, seed);
       int over = 0;
       std::vector<std::int64_t> clock(static_cast<std::size_t>(c.costs.groups()), 0);
       EngineOptions options;

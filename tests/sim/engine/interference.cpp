@@ -17,7 +17,10 @@ MachineSpec h200() {
 
 OpCost gemm_cost(double m, double k, double n, int sms) {
   KernelWork work;
-  work.kind = KernelWork::Kind::Gemm;
+  // cuBLAS splits the sums of a GEMM of few rows over all SMs, so that it streams its weights; DeepGEMM, whose tiles
+  // Gemm counts, does not.
+  constexpr double kFewRows = 64;
+  work.kind = m > kFewRows ? KernelWork::Kind::Gemm : KernelWork::Kind::Memory;
   work.precision = Precision::Bf16;
   work.m = m;
   work.n = n;

@@ -33,7 +33,8 @@ struct RandomOptions {
   bool demands = false;    ///< SMs, memory, ports
   bool alternate = false;  ///< layers of two sorts in turn
   bool host = true;
-  bool flows = false;  ///< data moves from rank to rank, at any sizes
+  bool loaded = false;  ///< comm kernels that wait for memory instead of losing what overlap costs
+  bool flows = false;   ///< data moves from rank to rank, at any sizes
   int most_ns = 5000;
 };
 
@@ -116,6 +117,8 @@ inline RandomCase random_case(const ScheduleName& schedule, const RandomOptions&
           }
           if (!options.demands) continue;
           cost.demand = random_demand(out.plan.ops[op], cost, draw);
+          if (options.loaded && is_collective(out.plan.ops[op].kind))
+            cost.demand.loaded = static_cast<int>(draw.below(1025));
           if (draw.one_in(2)) cost.beside = cost.time * (100 + draw.below(40)) / 100;
           const std::int64_t wire = cost.wire.count();
           cost.wire_traffic = {wire * draw.below(300), wire * draw.below(60), wire * draw.below(40)};

@@ -170,6 +170,23 @@ TEST_CASE("sharing: compute and communication beside each other lose what overla
   CHECK(times_of(p)[1].end == 40000);
 }
 
+TEST_CASE("sharing: a kernel that stores straight into place waits for memory, and costs compute bandwidth alone") {
+  // X asks for half the memory and would lose beside DeepEP's kernels; D takes up to twice as long beside full memory:
+  // at 1/1.5 its 60 us last 90. X has all it asks for.
+  LanePlan p = fakes::lane_plan(
+      {{"X", OpKind::Other, kComputeLane, 100, demand(112, 50'000'000)}, {"D", OpKind::D, kCommLane, 60, demand(20)}},
+      kMachine);
+  p.cost("X").beside = Ns{200000};
+  p.cost("D").demand.loaded = 1024;
+  const std::vector<OpTimes> t = times_of(p);
+  CHECK(t[0].end == 100000);
+  CHECK(t[1].end == 90001);  // 2/3 is rounded down, the end up
+  CHECK(lost(t[1], SlowCause::Hbm) == 30001);
+  // With nobody beside it, it takes its own time.
+  p.cost("X").time = Ns{0};
+  CHECK(times_of(p)[1].end == 60000);
+}
+
 TEST_CASE("sharing: who waits for peers holds SMs but moves nothing") {
   // Rank 1 starts D at 50 us, after Y; rank 0's D holds 20 SMs from 0 and moves data from 50 to 80 us, so that X there
   // runs on 112 SMs throughout but shares its memory only while data moves.
