@@ -13,7 +13,9 @@ TEST_CASE(
   for (const published::InterferenceRow& row : published::interference_rows())
     had[row.gemm][row.engine] = row.predicted;
   CHECK(had.size() == 3);
-  for (const auto& [gemm, by_engine] : had) {
+  for (const auto& each : had) {
+    const std::string& gemm = each.first;
+    const std::map<std::string, double>& by_engine = each.second;
     CAPTURE(gemm);
     for (const char* blocks : {"8 blocks", "16 blocks", "24 blocks"}) {
       CAPTURE(blocks);
