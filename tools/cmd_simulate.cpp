@@ -79,6 +79,10 @@ Json why_json(const Why& why) {
   Json out = Json::object();
   Json& text = out.set("text", Json::array());
   for (const std::string& sentence : why.sentences) text.push(sentence);
+  Json& parts = out.set("difference_to_unsplit", Json::array());
+  for (const SplitPart& p : why.parts)
+    parts.push(Json(Json::Object{
+        {"what", p.what}, {"ns", p.ns}, {"split_without_ns", p.split_ns}, {"unsplit_without_ns", p.unsplit_ns}}));
   Json& what_ifs = out.set("what_ifs", Json::array());
   for (const WhatIf& w : why.what_ifs)
     what_ifs.push(Json(Json::Object{{"what", w.what},

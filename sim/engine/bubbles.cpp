@@ -273,16 +273,16 @@ std::int64_t wave_tail(const OpCost& cost) {
   return cost.time.count() * d.sm_share / 1024 * (slots - d.tiles) / slots;
 }
 
-/// Time that reading the weights takes beyond what arithmetic takes anyway.
-std::int64_t weight_read(const Share& share, const OpCost& cost) {
+}  // namespace
+
+std::int64_t weight_read_ns(const Plan& plan, const OpDef& op, const OpCost& cost, const MachineRates& machine) {
+  const Share share = op_share(plan, op, cost, machine);
   if (cost.demand.hbm_bytes <= 0 || share.hbm == 0) return 0;
   const std::int64_t by_sms = kFullSpeed * share.sm_share / 1024, by_memory = share.hbm;
   const std::int64_t weights = std::min(cost.demand.weight_bytes, cost.demand.hbm_bytes);
   const std::int64_t without = by_memory - by_memory * weights / cost.demand.hbm_bytes;
   return scaled(cost.time.count(), std::max(by_sms, by_memory) - std::max(by_sms, without));
 }
-
-}  // namespace
 
 std::vector<Bubble> find_bubbles(const Plan& plan, const CostTable& costs, const EngineResult& result,
                                  const std::vector<int>& recorded, int group) {
@@ -303,8 +303,7 @@ std::vector<Loss> find_losses(const Plan& plan, const CostTable& costs, const En
     for (std::size_t c = 0; c < kSlowCauses; ++c) lane[c] += times[i].lost[c];
     lane[static_cast<std::size_t>(LossCause::WaveTail)] += wave_tail(cost);
     if (cost.demand.weight_bytes <= 0 || launched.emplace(op.op, op.layer).second) continue;
-    lane[static_cast<std::size_t>(LossCause::WeightRead)] +=
-        weight_read(op_share(plan, plan.ops[op.op], cost, costs.machine), cost);
+    lane[static_cast<std::size_t>(LossCause::WeightRead)] += weight_read_ns(plan, plan.ops[op.op], cost, costs.machine);
   }
   std::vector<Loss> out;
   for (std::size_t lane = 0; lane < sums.size(); ++lane)

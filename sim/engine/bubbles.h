@@ -55,6 +55,9 @@ struct Loss {
   std::int64_t ns = 0;
 };
 
+/// Time of an op that reading its weights takes beyond what its arithmetic takes anyway.
+std::int64_t weight_read_ns(const Plan& plan, const OpDef& op, const OpCost& cost, const MachineRates& machine);
+
 /// Losses of a recorded group's ops, by lane. The first five are time beyond what the ops take alone; wave tails and
 /// repeated weights are part of that time, of the ops whose demand says what they are made of: their tail is the share
 /// of the SM-bound time in which SMs of the last wave stand still, and the weights are the memory time of all weights

@@ -70,7 +70,9 @@ class Explainer {
     std::stable_sort(
         why_.what_ifs.begin() + static_cast<std::ptrdiff_t>(limits_), why_.what_ifs.end(),
         [](const WhatIf& a, const WhatIf& b) { return a.runs != b.runs ? a.runs : a.throughput > b.throughput; });
+    why_.parts = split_parts(config_, p_);
     say_step();
+    say_parts();
     say_lanes();
     say_windows();
     say_losses();
@@ -180,6 +182,26 @@ class Explainer {
             " tokens a second than un-split (" + time_text(off) + ")";
     if (std::abs(ratio - 1) < 0.0005) text = "The step takes " + time_text(step) + ", split or not";
     say(text + ".");
+  }
+
+  /// What splitting gains and loses, the largest first; the numbers add up to the difference but for rounding.
+  void say_parts() {
+    const std::int64_t difference = p_.result.step_ns - p_.baseline_result.step_ns;
+    std::vector<SplitPart> parts = why_.parts;
+    std::stable_sort(parts.begin(), parts.end(), [](const SplitPart& a, const SplitPart& b) { return a.ns < b.ns; });
+    std::string gained, lost;
+    for (const SplitPart& part : parts)
+      if (part.ns < 0) gained += (gained.empty() ? "" : ", ") + time_text(-part.ns) + " on " + part.what;
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part)
+      if (part->ns > 0) lost += (lost.empty() ? "" : ", ") + time_text(part->ns) + " on " + part->what;
+    if (gained.empty() && lost.empty()) return;
+    std::string text = "Splitting ";
+    if (!gained.empty()) text += "saves " + gained;
+    if (!lost.empty()) text += (gained.empty() ? "costs " : ", and costs ") + lost;
+    say(text + ": " +
+        (difference == 0 ? std::string("no less and no more")
+                         : time_text(std::abs(difference)) + (difference > 0 ? " more" : " less")) +
+        " in all.");
   }
 
   void say_lanes() {

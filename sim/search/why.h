@@ -6,6 +6,7 @@
 
 #include "sim/config/config.h"
 #include "sim/search/predict.h"
+#include "sim/search/split_parts.h"
 
 namespace dbo {
 
@@ -20,6 +21,7 @@ struct WhatIf {
 
 struct Why {
   std::vector<std::string> sentences;
+  std::vector<SplitPart> parts;  ///< of the difference to the un-split step; empty when the step is not split
   std::vector<WhatIf> what_ifs;  ///< limits first, then settings, the best throughput first
 };
 
