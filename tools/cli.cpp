@@ -1,6 +1,7 @@
 #include "tools/cli.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -31,6 +32,10 @@ CLI::Option* add_option(CLI::App& app, const OptionSpec& spec) {
       },
       spec.target);
   if (spec.required) option->required();
+  // An empty name is a variable that was not set; lists say so themselves, with what they may be.
+  if (std::holds_alternative<std::string*>(spec.target) ||
+      std::holds_alternative<std::vector<std::string>*>(spec.target))
+    option->check([](const std::string& text) { return text.empty() ? std::string("is empty") : std::string(); });
   if (!spec.choices.empty()) option->check(CLI::IsMember(spec.choices));
   return option;
 }
@@ -49,6 +54,29 @@ int fail(Exit code, const ProgramSpec& program, const char* what) {
   std::fflush(stdout);
   std::fprintf(stderr, "%s: %s\n", program.name.c_str(), what);
   return static_cast<int>(code);
+}
+
+/// Names that are not known, before anything is said about what is missing.
+void check_names(const ProgramSpec& program, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  const std::string name = argv[1];
+  const auto command = std::find_if(program.commands.begin(), program.commands.end(),
+                                    [&](const CommandSpec& c) { return c.name == name; });
+  if (command == program.commands.end()) {
+    std::vector<std::string_view> known;
+    for (const CommandSpec& c : program.commands) known.push_back(c.name);
+    for (const auto& [forwarded, what] : program.forwarded) known.push_back(forwarded);
+    throw InputError("unknown command \"" + name + "\" " + known_names(name, known));
+  }
+  std::vector<std::string_view> known = {"--help"};
+  for (const OptionSpec& spec : command->options)
+    if (spec.name.starts_with("--")) known.push_back(std::string_view(spec.name).substr(0, spec.name.find(',')));
+  for (int i = 2; i < argc && std::string_view(argv[i]) != "--"; ++i) {
+    const std::string_view word = argv[i], option = word.substr(0, word.find('='));
+    if (!option.starts_with("--") || std::find(known.begin(), known.end(), option) != known.end()) continue;
+    throw InputError("unknown option \"" + std::string(option) + "\" of " + program.name + " " + name + " " +
+                     known_names(option, known));
+  }
 }
 
 int parse_and_run(const ProgramSpec& program, int argc, char** argv) {
@@ -77,6 +105,7 @@ int run_program(const ProgramSpec& program, int argc, char** argv) {
     if (argc > 1)
       for (const auto& [name, what] : program.forwarded)
         if (name == argv[1]) return program.forward(argc, argv);
+    check_names(program, argc, argv);
     return parse_and_run(program, argc, argv);
   } catch (const InputError& error) {
     return fail(Exit::Usage, program, error.what());

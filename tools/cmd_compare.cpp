@@ -44,7 +44,12 @@ void add_summary(const CompareFiles& files, const Comparison& comparison, Report
 }  // namespace
 
 int run_compare(const CompareCommand& command) {
-  const bool taken = check_standard_output(command.json, {command.report});
+  std::vector<std::string> inputs = {command.files.predicted, command.files.measured};
+  for (const std::string* file :
+       {&command.files.plan, &command.files.predicted_baseline, &command.files.measured_baseline})
+    if (!file->empty()) inputs.push_back(*file);
+  inputs.insert(inputs.end(), command.files.rules.begin(), command.files.rules.end());
+  const bool taken = check_outputs(command.json, {{"--report", command.report}}, inputs);
   CompareOptions options;
   options.any_plan = command.any_plan;
   options.step_tolerance = tolerance("--step-tolerance", command.step_percent);
@@ -54,6 +59,8 @@ int run_compare(const CompareCommand& command) {
     throw InputError(fmt::format("--slack-us: must be a time from 0, is {}", command.slack_us));
   options.lane_slack = ns_from_us(command.slack_us);
   const CompareInput input = load_compare_input(command.files);
+  if (!command.files.rules.empty() && !input.foreign)
+    throw InputError("--rules: " + command.files.measured + " is a trace of ours, which names its ops: leave it out");
   const Comparison comparison = compare_traces(input, options);
   if (!command.report.empty()) {
     ReportOptions report;

@@ -3,8 +3,8 @@
 
 #include "sim/batch/decision_json.h"
 #include "tools/commands.h"
-#include "tools/jobs.h"
 #include "tools/decision_text.h"
+#include "tools/jobs.h"
 #include "tools/steps.h"
 #include "tools/summary.h"
 

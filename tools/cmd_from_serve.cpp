@@ -68,7 +68,7 @@ int run_from_serve(const FromServeCommand& c) {
   if (!c.phase.empty()) hints.phase = c.phase == "decode" ? Phase::Decode : Phase::Prefill;
   const FromServe r = from_serve(c.command, hints);
   const std::string config = report_lines(r, "// ") + pretty_json(r.config);
-  check_standard_output(c.json, {c.out});
+  check_outputs(c.json, {{"--out", c.out}}, {});
   if (!c.out.empty()) write_file(c.out, config);
   if (c.out == "-")
     fmt::print(stderr, "{}", report_lines(r, ""));

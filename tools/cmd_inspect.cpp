@@ -45,7 +45,7 @@ class Progress {
 };
 
 std::int32_t first_rank(const InspectCommand& options, const Inspection& inspection) {
-  if (options.rank >= 0) return static_cast<std::int32_t>(options.rank);
+  if (options.rank) return static_cast<std::int32_t>(*options.rank);
   const std::vector<std::int32_t> ranks = inspection.classified.ranks();
   return ranks.empty() ? 0 : ranks.front();
 }
@@ -59,7 +59,7 @@ void write_order(const InspectCommand& options, const Inspection& inspection) {
   }
   OrderSearchOptions search;
   search.rank = first_rank(options, inspection);
-  search.step = static_cast<std::int32_t>(options.step);
+  search.step = static_cast<std::int32_t>(options.step.value_or(-1));
   search.host = !options.no_host;
   const FoundOrder order = find_order(inspection.classified, search);
   FileSet files;
@@ -77,8 +77,8 @@ RowFilter filter_of(const InspectCommand& options) {
     if (value < 0 || value > INT32_MAX) throw InputError(fmt::format("{}: must be a count, is {}", flag, value));
     return value;
   };
-  filter.max_ranks = static_cast<int>(cap("--max-ranks", options.max_ranks));
-  filter.max_slices = cap("--max-slices", options.max_slices);
+  filter.max_ranks = static_cast<int>(cap("--max-ranks", options.max_ranks.value_or(0)));
+  filter.max_slices = cap("--max-slices", options.max_slices.value_or(0));
   if (options.layers.empty()) return filter;
   const std::string& text = options.layers;
   const auto dash = text.find('-');
@@ -91,15 +91,16 @@ RowFilter filter_of(const InspectCommand& options) {
   };
   filter.first_layer = layer(std::string_view(text).substr(0, dash));
   filter.last_layer = dash == std::string::npos ? filter.first_layer : layer(std::string_view(text).substr(dash + 1));
+  if (filter.last_layer < filter.first_layer)
+    throw InputError(fmt::format("--layers: the last layer comes before the first, is \"{}\"", text));
   return filter;
 }
 
-void write_traces(const InspectCommand& options, const Inspection& inspection) {
+void write_traces(const InspectCommand& options, const RowFilter& filter, const Inspection& inspection) {
   if (!options.svg.empty())
     write_file(options.svg,
                timeline_svg(inspection.ops,
                             {.title = std::filesystem::path(options.trace).filename().string(), .subtitle = {}}));
-  const RowFilter filter = filter_of(options);
   if (!options.chrome_out.empty()) {
     ChromeOptions chrome;
     chrome.filter = filter;
@@ -109,27 +110,53 @@ void write_traces(const InspectCommand& options, const Inspection& inspection) {
     KinetoOptions kineto;
     kineto.rank = first_rank(options, inspection);
     kineto.filter = filter;
-    kineto.nccl_names = options.comm_names == "nccl";
+    kineto.nccl_names = options.comm_names.value_or("nccl") == "nccl";
     write_kineto_trace(options.kineto_out, inspection.ops, kineto);
   }
+}
+
+/// Options that nothing asked for would heed.
+void check_use(const InspectCommand& o) {
+  const bool plan = !o.plan_out.empty() || !o.profile_out.empty();
+  const bool trace = !o.chrome_out.empty() || !o.kineto_out.empty();
+  const auto unused = [](const char* option, const char* what) {
+    throw InputError(fmt::format("{} is of {}: add it, or leave {} out", option, what, option));
+  };
+  if (o.rank && !plan && o.kineto_out.empty()) unused("--rank", "--plan-out, --profile-out and --kineto-out");
+  if (o.step && !plan) unused("--step", "--plan-out and --profile-out");
+  if (o.no_host && !plan) unused("--no-host", "--plan-out and --profile-out");
+  if (!o.layers.empty() && !trace) unused("--layers", "--chrome-out and --kineto-out");
+  if (o.max_ranks && !trace) unused("--max-ranks", "--chrome-out and --kineto-out");
+  if (o.max_slices && !trace) unused("--max-slices", "--chrome-out and --kineto-out");
+  if (o.comm_names && o.kineto_out.empty()) unused("--comm-names", "--kineto-out");
 }
 
 }  // namespace
 
 int run_inspect(const InspectCommand& options) {
-  const std::vector<std::string> outputs = {options.plan_out, options.profile_out, options.svg, options.chrome_out,
-                                            options.kineto_out};
-  const bool taken = check_standard_output(options.json, outputs);
+  check_use(options);
+  std::vector<std::string> inputs = options.rules;
+  inputs.push_back(options.trace);
+  const bool taken = check_outputs(options.json,
+                                   {{"--plan-out", options.plan_out},
+                                    {"--profile-out", options.profile_out},
+                                    {"--svg", options.svg},
+                                    {"--chrome-out", options.chrome_out},
+                                    {"--kineto-out", options.kineto_out}},
+                                   inputs);
+  const RowFilter filter = filter_of(options);
   for (const auto& [flag, value] : {std::pair{"--rank", options.rank}, std::pair{"--step", options.step}})
-    if (value < -1 || value > INT32_MAX)
-      throw InputError(fmt::format("{}: must be a number from 0, is {}", flag, value));
+    if (value && (*value < 0 || *value > INT32_MAX))
+      throw InputError(fmt::format("{}: must be a number from 0, is {}", flag, *value));
   InspectOptions inspect;
   inspect.rule_files = options.rules;
   Progress progress(true);
   inspect.read.progress = [&](double share) { progress.show(share); };
   const Inspection inspection = inspect_trace(options.trace, inspect);
+  if (!options.rules.empty() && inspection.own)
+    throw InputError("--rules: " + options.trace + " is a trace of ours, which names its ops: leave it out");
   write_order(options, inspection);
-  write_traces(options, inspection);
+  write_traces(options, filter, inspection);
   fmt::print(taken ? stderr : stdout, "{}",
              options.json ? pretty_json(inspection_json(inspection)) : inspection_text(inspection, inspect));
   return 0;

@@ -96,6 +96,7 @@ int run_optimise(const OptimiseCommand& command) {
     throw InputError(fmt::format("--in-flight: must be from 1 to {}, is {}", kMostInFlight, command.in_flight));
   if (!(command.time_limit_s > 0))  // nor "nan", which compares with nothing
     throw InputError(fmt::format("--time-limit: must be above 0 seconds, is {}", command.time_limit_s));
+  check_folder(command.out);
   const Config config = load_config(command.config);
   OptimiseOptions options;
   options.in_flight = static_cast<int>(command.in_flight);

@@ -21,7 +21,14 @@
 namespace dbo {
 namespace {
 
-std::vector<int> ranks_to_trace(const std::vector<std::string>& words, int ranks) {
+constexpr const char* kJobsOfSequences = "--jobs is for a sequence of steps, and this is one step: leave it out";
+
+std::vector<int> ranks_to_trace(const SimulateOptions& options, int ranks) {
+  const std::vector<std::string>& words = options.ranks;
+  if (!words.empty() && options.out.empty())
+    throw InputError("--ranks says which ranks to trace: name a folder for the traces with --out");
+  if (words.size() > 1 && std::count(words.begin(), words.end(), "all") > 0)
+    throw InputError("--ranks: \"all\" is every rank: name no other");
   std::vector<int> out;
   for (const std::string& word : words) {
     if (word == "all") {
@@ -32,15 +39,19 @@ std::vector<int> ranks_to_trace(const std::vector<std::string>& words, int ranks
     const auto result = std::from_chars(word.data(), word.data() + word.size(), rank);
     if (result.ec != std::errc() || result.ptr != word.data() + word.size() || rank < 0 || rank >= ranks)
       throw InputError(fmt::format("--ranks: must be \"all\" or ranks from 0 to {}, is \"{}\"", ranks - 1, word));
+    if (std::find(out.begin(), out.end(), rank) != out.end())
+      throw InputError(fmt::format("--ranks: {} is named twice", rank));
     out.push_back(rank);
   }
   return out;
 }
 
 /// Layers named one by one or as FIRST-LAST.
-std::vector<int> layers_to_trace(const std::vector<std::string>& words, int layers) {
+std::vector<int> layers_to_trace(const SimulateOptions& options, int layers) {
+  if (!options.layers.empty() && options.out.empty())
+    throw InputError("--layers says which layers to trace: name a folder for the traces with --out");
   std::vector<int> out;
-  for (const std::string& word : words) {
+  for (const std::string& word : options.layers) {
     const std::size_t dash = word.find('-');
     const auto number = [&](std::string_view text) {
       int value = -1;
@@ -115,7 +126,7 @@ std::string why_text(const Why& why) {
 
 /// Every step, and the total; of files the summary alone, as each step has a plan of its own.
 int simulate_sequence(const SimulateOptions& options, const Config& config) {
-  const SequenceOutcome outcome = run_sequence(config, thread_count(options.jobs));
+  const SequenceOutcome outcome = run_sequence(config, thread_count(options.jobs.value_or(0)));
   const std::string summary = pretty_json(sequence_json(config, outcome));
   if (!options.out.empty()) {
     make_folder(options.out);
@@ -129,13 +140,16 @@ int simulate_config(const SimulateOptions& options, const Config& config) {
   if (!options.costs.empty()) throw InputError("--costs goes with a plan; a config has its costs under \"costs\"");
   StepOptions step_options;
   step_options.trace = !options.out.empty();
-  step_options.trace_ranks = ranks_to_trace(options.ranks, config.cluster.gpus());
-  step_options.trace_layers = layers_to_trace(options.layers, config.model.layers);
+  step_options.trace_ranks = ranks_to_trace(options, config.cluster.gpus());
+  step_options.trace_layers = layers_to_trace(options, config.model.layers);
+  const bool sequence = config.workload.sequence;
+  if (sequence && options.why) throw InputError("--why explains one step; the workload is a sequence of them");
+  if (sequence && !(options.ranks.empty() && options.layers.empty()))
+    throw InputError(std::string(options.ranks.empty() ? "--layers" : "--ranks") +
+                     " traces one step; the workload is a sequence of them, of which the summary alone is written");
+  if (!sequence && options.jobs) throw InputError(kJobsOfSequences);
   if (options.log_steps) fmt::print(options.json ? stderr : stdout, "{}", step_log(config));
-  if (config.workload.sequence) {
-    if (options.why) throw InputError("--why explains one step; the workload is a sequence of them");
-    return simulate_sequence(options, config);
-  }
+  if (sequence) return simulate_sequence(options, config);
   Prediction p = predict(config, config.workload.steps.front(), step_options);
   print_warnings(p.warnings);
   Json summary = summary_json(config, p);
@@ -158,6 +172,8 @@ int simulate_config(const SimulateOptions& options, const Config& config) {
 
 int simulate_plan_file(const SimulateOptions& options, const JsonRef& document) {
   if (options.why) throw InputError("--why needs a config: a plan alone has no settings to vary");
+  if (options.log_steps) throw InputError("--log-steps needs a config: a plan alone has nothing to decide");
+  if (options.jobs) throw InputError(kJobsOfSequences);
   if (options.costs.empty()) throw InputError("a plan has no durations: give them with --costs FILE");
   Plan plan = plan_from_json(document);
   print_warnings(warnings_or_throw(check_plan(plan)));
@@ -167,8 +183,8 @@ int simulate_plan_file(const SimulateOptions& options, const JsonRef& document) 
   CostedPlan costed{std::move(plan), std::move(costs)};
   StepOptions step_options;
   step_options.trace = !options.out.empty();
-  step_options.trace_ranks = ranks_to_trace(options.ranks, costed.plan.world.ranks);
-  step_options.trace_layers = layers_to_trace(options.layers, costed.plan.shape.layers);
+  step_options.trace_ranks = ranks_to_trace(options, costed.plan.world.ranks);
+  step_options.trace_layers = layers_to_trace(options, costed.plan.shape.layers);
   StepResult result = simulate_plan(costed, step_options);
   const Json summary = summary_json(costed, result);
   if (!options.out.empty()) {
@@ -189,7 +205,8 @@ int simulate_plan_file(const SimulateOptions& options, const JsonRef& document) 
 }  // namespace
 
 int run_simulate(const SimulateOptions& options) {
-  thread_count(options.jobs);  // refuses what is no number of threads, be there one step or many
+  check_folder(options.out);
+  thread_count(options.jobs.value_or(0));  // refuses what is no number of threads, be there one step or many
   const auto document = load_json(options.input, {.comments = true});
   if (looks_like_plan(document->root)) return simulate_plan_file(options, JsonRef(document));
   return simulate_config(options, config_from_json(JsonRef(document)));

@@ -6,11 +6,14 @@
 #include <charconv>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <thread>
 
 #include "sim/base/error.h"
 #include "sim/base/files.h"
+#include "sim/base/schedule_names.h"
 #include "tools/commands.h"
+#include "tools/jobs.h"
 #include "tools/progress.h"
 #include "tools/summary.h"
 #include "tools/tune_files.h"
@@ -85,7 +88,7 @@ TuneLists lists_of(const TuneCommand& c) {
   lists.tokens = numbers<std::int64_t>({"--batch", 1, kMostTokens}, c.batch);
   lists.contexts = numbers<std::int64_t>({"--context", 1, kMostTokens}, c.context);
   lists.expert_parallel = numbers<int>({"--ep", 1, kMostGpus}, c.expert_parallel);
-  lists.ubatches = numbers<int>({"--ubatches", 1, kMostUbatches}, c.ubatches);
+  lists.ubatches = numbers<int>({"--ubatches", 2, kMostUbatches}, c.ubatches);  // un-split is always tried
   lists.comm_sms = numbers<int>({"--comm-sms", 0, kMostSms}, c.comm_sms);
   lists.schedules = words("--schedule", c.schedules);
   for (const std::string& name : words("--transport", c.transports)) {
@@ -106,7 +109,7 @@ TuneLists lists_of(const TuneCommand& c) {
 
 TuneGoal goal_of(const TuneCommand& c) {
   TuneGoal goal;
-  if (c.objective == "step_ms") goal.objective = TuneObjective::StepTime;
+  if (c.objective.value_or("") == "step_ms") goal.objective = TuneObjective::StepTime;
   constexpr double kMostMs = 1e9;
   if (!c.max_step_ms) return goal;
   if (!(*c.max_step_ms > 0 && *c.max_step_ms <= kMostMs))
@@ -203,6 +206,47 @@ int report(const TuneCommand& c, const Config& config, const TuneGrid& grid, con
   return static_cast<int>(out.report.best ? Exit::Ok : Exit::Finding);
 }
 
+/// What the folder of a sweep says already.
+void check_merge(const TuneCommand& c) {
+  if (!c.config.empty()) throw InputError("--merge takes the config from the folder: name no other");
+  for (const auto& [option, given] :
+       {std::pair{"--batch", c.batch.has_value()}, std::pair{"--context", c.context.has_value()},
+        std::pair{"--ep", c.expert_parallel.has_value()}, std::pair{"--transport", c.transports.has_value()},
+        std::pair{"--schedule", c.schedules.has_value()}, std::pair{"--ubatches", c.ubatches.has_value()},
+        std::pair{"--comm-sms", c.comm_sms.has_value()}, std::pair{"--sm-control", c.sm_controls.has_value()},
+        std::pair{"--jobs", c.jobs.has_value()}})
+    if (given) throw InputError(fmt::format("--merge reports on points that are finished: leave {} out", option));
+  std::vector<std::string> folders;
+  for (const std::string& folder : c.merge) {
+    std::error_code none;
+    const std::string name = std::filesystem::weakly_canonical(folder + "/.", none).lexically_normal().string();
+    if (std::find(folders.begin(), folders.end(), name) != folders.end())
+      throw InputError("--merge: " + folder + " is named twice");
+    folders.push_back(name);
+  }
+}
+
+/// Whether what was asked for by name can be tried at all.
+void check_lists(const TuneCommand& c, const TuneGrid& grid) {
+  const std::vector<Transport>& over = grid.lists.transports;
+  std::string names;
+  for (const Transport t : over) names += (names.empty() ? "" : ", ") + std::string(transport_info(t).name);
+  const bool limits = std::any_of(over.begin(), over.end(), [](Transport t) { return transport_info(t).limits_sms; });
+  for (const auto& [option, given] :
+       {std::pair{"--comm-sms", c.comm_sms.has_value()}, std::pair{"--sm-control", c.sm_controls.has_value()}})
+    if (given && !limits)
+      throw InputError(
+          fmt::format("{}: no SMs are set aside for {}: leave it out, or name another --transport", option, names));
+  for (const std::string& name : words("--schedule", c.schedules)) {
+    if (name == kSequentialSchedule)
+      throw InputError(
+          fmt::format("--schedule: {} is the un-split step, which is always tried: name those that split", name));
+    const TransportClass wanted = find_schedule_name(name)->schedule_class;
+    if (std::none_of(over.begin(), over.end(), [&](Transport t) { return serves(transport_info(t), wanted); }))
+      throw InputError(fmt::format("--schedule: {} cannot run over {}: name a --transport that it can", name, names));
+  }
+}
+
 int run_merge(const TuneCommand& c) {
   const Sweep sweep = read_sweep(c.merge.front());
   const std::string text = sweep_text(sweep.config, sweep.lists);
@@ -223,17 +267,24 @@ int run_merge(const TuneCommand& c) {
 }  // namespace
 
 int run_tune(const TuneCommand& c) {
+  check_folder(c.out);
   if (!c.merge.empty()) {
-    if (!c.config.empty()) throw InputError("--merge takes the config from the folder: name no other");
+    check_merge(c);
     return run_merge(c);
   }
   if (c.config.empty()) throw InputError("CONFIG is needed, or --merge with the folders of a sweep");
-  if (c.jobs < 0 || c.jobs > 1024) throw InputError("--jobs must be 1 to 1024, or 0 for all cores");
+  const std::size_t threads = thread_count(c.jobs.value_or(0));
   const TuneShard shard = parse_shard(c.shard);
   if (!shard.whole() && c.out.empty()) throw InputError("--shard needs --out: the folder the shards meet in");
+  for (const auto& [option, given] :
+       {std::pair{"--objective", c.objective.has_value()}, std::pair{"--max-step-ms", c.max_step_ms.has_value()}})
+    if (given && !shard.whole())
+      throw InputError(
+          fmt::format("{} is of the report, which a shard does not make: give it to dbo tune --merge", option));
   const Config config = load_config(c.config);
   const TuneGoal goal = goal_of(c);
   const TuneGrid grid = make_tune_grid(config, lists_of(c));
+  check_lists(c, grid);
   TuneResults results(grid.points.size());
   std::unique_ptr<TuneFolder> folder;
   if (!c.out.empty()) {
@@ -246,9 +297,16 @@ int run_tune(const TuneCommand& c) {
     groups.push_back(g);
     for (std::size_t i = grid.groups[g].first; i < grid.groups[g].end; ++i) points.push_back(i);
   }
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  Sweeper(config, grid, results, folder.get()).run(groups, c.jobs == 0 ? cores : static_cast<int>(c.jobs));
+  Sweeper(config, grid, results, folder.get()).run(groups, static_cast<int>(threads));
   if (folder) folder->finish(results, points);
+  if (!shard.whole() && c.json) {
+    fmt::print("{}", pretty_json(Json(Json::Object{{"shard", static_cast<std::int64_t>(shard.index)},
+                                                   {"of", static_cast<std::int64_t>(shard.of)},
+                                                   {"points", static_cast<std::int64_t>(points.size())},
+                                                   {"points_of_all", static_cast<std::int64_t>(grid.points.size())},
+                                                   {"folder", c.out}})));
+    return 0;
+  }
   if (!shard.whole()) {
     fmt::print("shard {} of {}: {} of {} points in {}; when all have finished: dbo tune --merge {}\n", shard.index,
                shard.of, points.size(), grid.points.size(), c.out, c.out);

@@ -20,9 +20,17 @@ void add_search_commands(ProgramSpec& program);
 /// Adds inspect and compare.
 void add_trace_commands(ProgramSpec& program);
 
+/// A file that an option names; an empty path is an option not given.
+struct NamedFile {
+  const char* option;
+  std::string path;
+};
+
 /// Whether one of the output files is standard output ("-"): then a command's text goes to stderr. Throws InputError
-/// when two of them are, or one beside --json.
-bool check_standard_output(bool json, const std::vector<std::string>& outputs);
+/// when two of them are, or one beside --json, when two are the same file, and when one is an input.
+bool check_outputs(bool json, const std::vector<NamedFile>& outputs, const std::vector<std::string>& inputs);
+/// Throws InputError when the folder of --out is "-".
+void check_folder(const std::string& out);
 
 /// On stderr, a line each.
 void print_warnings(const std::vector<PlanFinding>& warnings);
@@ -42,10 +50,10 @@ struct TuneCommand {
   std::string shard;  ///< "INDEX/COUNT"
   std::vector<std::string> merge;
   std::optional<std::string> batch, context, expert_parallel, transports, schedules, ubatches, sm_controls,
-      comm_sms;  ///< lists
-  std::string objective = "tokens_per_s_per_gpu";
+      comm_sms;                          ///< lists
+  std::optional<std::string> objective;  ///< default: tokens_per_s_per_gpu
   std::optional<double> max_step_ms;
-  std::int64_t jobs = 0;  ///< 0: all cores
+  std::optional<std::int64_t> jobs;  ///< without, or 0: all cores
   bool json = false;
 };
 int run_tune(const TuneCommand& command);
@@ -80,10 +88,10 @@ struct SimulateOptions {
   std::string out;    ///< folder; empty: no files
   bool json = false;
   bool log_steps = false;
-  bool why = false;                 ///< explain the step with what-if runs
-  std::int64_t jobs = 0;            ///< threads for a sequence of steps; 0: all cores
-  std::vector<std::string> ranks;   ///< "all" or rank numbers to trace
-  std::vector<std::string> layers;  ///< numbers, or FIRST-LAST, of layers to trace; none: all
+  bool why = false;                  ///< explain the step with what-if runs
+  std::optional<std::int64_t> jobs;  ///< threads for a sequence of steps; without, or 0: all cores
+  std::vector<std::string> ranks;    ///< "all" or rank numbers to trace
+  std::vector<std::string> layers;   ///< numbers, or FIRST-LAST, of layers to trace; none: all
 };
 int run_simulate(const SimulateOptions& options);
 
@@ -92,9 +100,10 @@ struct InspectCommand {
   bool json = false;
   std::vector<std::string> rules;  ///< files of kernel rules
   std::string plan_out, profile_out, svg, chrome_out, kineto_out;
-  std::string comm_names = "nccl", layers;
-  std::int64_t max_ranks = 0, max_slices = 0;  ///< of written traces; 0: all
-  std::int64_t rank = -1, step = -1;           ///< of the plan; -1: the first rank, all steps
+  std::optional<std::string> comm_names;              ///< default: nccl
+  std::string layers;                                 ///< of written traces; empty: all
+  std::optional<std::int64_t> max_ranks, max_slices;  ///< of written traces; without, or 0: all
+  std::optional<std::int64_t> rank, step;             ///< of the plan; without: the first rank, all steps
   bool no_host = false;
 };
 int run_inspect(const InspectCommand& options);

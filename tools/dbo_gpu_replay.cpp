@@ -437,13 +437,16 @@ int run_replay(const ReplayCommand& command) {
     throw InputError("the plan has " + std::to_string(plan.world.ranks) + " ranks, asked for " + std::to_string(ranks));
   if (!launcher && ranks > static_cast<int>(gpus.size()))
     throw InputError("asked for " + std::to_string(ranks) + " GPUs, this machine has " + std::to_string(gpus.size()));
-  if (command.iterations < 1) throw InputError("--iters must be at least 1");
-  if (command.deadline_s < 1) throw InputError("--deadline must be at least 1 second");
+  if (command.iterations < 1) throw InputError(fmt::format("--iters: must be at least 1, is {}", command.iterations));
+  if (command.deadline_s < 1)
+    throw InputError(fmt::format("--deadline: must be at least 1 second, is {}", command.deadline_s));
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 32;
   if (std::min(command.send_bytes, command.work_bytes) < 0 ||
       std::max(command.send_bytes, command.work_bytes) > kMostBytes)
-    throw InputError("--send-bytes and --work-bytes must lie between 0 and 4 GiB");
-  if (command.tolerance < 0) throw InputError("--tolerance must not be negative");
+    throw InputError(fmt::format("--send-bytes and --work-bytes: must be from 0 to 4 GiB, are {} and {}",
+                                 command.send_bytes, command.work_bytes));
+  if (!(command.tolerance >= 0))
+    throw InputError(fmt::format("--tolerance: must be a percentage from 0, is {}", command.tolerance));
 
   Session session{
       plan, command, {}, {}, launcher.has_value(), runtime::HangGuard(Ns{command.deadline_s * 1'000'000'000}),

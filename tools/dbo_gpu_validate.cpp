@@ -51,7 +51,9 @@ int run_suite(const ValidateCommand& command, validate::ValidateOptions options)
 }  // namespace
 
 int run_validate(const ValidateCommand& command) {
-  if (command.iterations < 1 || command.warmup < 0) throw InputError("--iters must be at least 1, --warmup at least 0");
+  if (command.iterations < 1 || command.warmup < 0)
+    throw InputError("--iters: must be at least 1, and --warmup at least 0; are " + std::to_string(command.iterations) +
+                     " and " + std::to_string(command.warmup));
   validate::ValidateOptions options = options_of(command);
   options.rules.announce = command.suite.empty();
   if (!command.suite.empty()) {

@@ -4,17 +4,18 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "sim/base/error.h"
-#include "tools/commands.h"
 
 namespace dbo {
 
 std::size_t thread_count(std::int64_t jobs) {
   constexpr std::int64_t kMost = 1024;
-  if (jobs < 0 || jobs > kMost) throw InputError("--jobs must be 1 to 1024, or 0 for all cores");
+  if (jobs < 0 || jobs > kMost)
+    throw InputError("--jobs: must be from 1 to 1024, or 0 for all cores, is " + std::to_string(jobs));
   return jobs > 0 ? static_cast<std::size_t>(jobs) : std::max(1u, std::thread::hardware_concurrency());
 }
 
@@ -37,14 +38,6 @@ void run_jobs(std::size_t count, std::size_t threads, const std::function<void(s
   run();
   for (std::thread& thread : others) thread.join();
   if (error) std::rethrow_exception(error);
-}
-
-bool check_standard_output(bool json, const std::vector<std::string>& outputs) {
-  const auto taken = std::count(outputs.begin(), outputs.end(), "-");
-  if (taken + (json ? 1 : 0) > 1 && taken > 0)
-    throw InputError(json ? "--json and an output file \"-\" both want standard output: name a file"
-                          : "two output files are \"-\", standard output: name a file for one");
-  return taken > 0;
 }
 
 }  // namespace dbo

@@ -55,9 +55,27 @@ std::string number_text(std::int64_t value) {
   return std::to_string(value);
 }
 
+std::optional<std::int64_t> ServeReader::positive(const std::vector<std::string_view>& names, std::int64_t most,
+                                                  bool readable) {
+  const auto value = readable ? command_.readable_count(names) : command_.count(names);
+  if (value && (*value < 1 || *value > most))
+    throw InputError("--" + std::string(names.front()) + ": must be from 1 to " + number_text(most) + ", is " +
+                     number_text(*value));
+  return value;
+}
+
+std::int64_t ServeReader::graph_size(const std::string& option, const std::string& text) {
+  const bool digits = !text.empty() && text.size() <= 9 && text.find_first_not_of("0123456789") == std::string::npos;
+  if (!digits || std::stoll(text) < 1)
+    throw InputError(option + ": must be whole numbers from 1, has \"" + text + "\"");
+  return std::stoll(text);
+}
+
 void ServeReader::read_model(const std::string& name) {
   const std::string& wanted = hints_.model.empty() ? name : hints_.model;
-  if (wanted.empty()) throw InputError("the command names no model");
+  if (wanted.empty())
+    throw InputError(
+        "the command names no model: name it in the command (vllm serve MODEL, --model-path MODEL), or with --model");
   const std::string folder_config = wanted + "/config.json";
   std::error_code none;
   if (std::filesystem::is_regular_file(wanted, none) || std::filesystem::is_regular_file(folder_config, none)) {
@@ -145,6 +163,9 @@ void ServeReader::read_precision(const std::string& name) {
 
 void ServeReader::read_cluster(int gpus, int per_node) {
   const std::string gpu = hints_.gpu.empty() ? "h200-sxm" : hints_.gpu;
+  const std::vector<std::string_view> known = gpu_names();
+  if (std::find(known.begin(), known.end(), gpu) == known.end())
+    throw InputError("--gpu: unknown GPU \"" + gpu + "\" " + known_names(gpu, known));
   gpu_ = gpu_preset(gpu);
   if (hints_.gpu.empty()) assumed("GPUs are " + gpu);
   if (hints_.gpus_per_node > 0) {

@@ -30,11 +30,7 @@ class SglangReader : ServeReader {
   }
 
  private:
-  std::int64_t at_least_one(const std::vector<std::string_view>& names) {
-    const std::int64_t value = command_.count(names).value_or(1);
-    if (value >= 1 && value <= 65536) return value;
-    throw InputError("--" + std::string(names.front()) + " must be 1 to 65536, is " + number_text(value));
-  }
+  std::int64_t at_least_one(const std::vector<std::string_view>& names) { return positive(names, 65536).value_or(1); }
 
   /// `tp` is all GPUs of a replica here: attention is cut among tp / dp of them.
   void read_parallel() {
@@ -95,6 +91,8 @@ class SglangReader : ServeReader {
 
   Phase read_phase() {
     const std::string mode = command_.value({"disaggregation-mode"}).value_or("null");
+    if (mode != "null" && mode != "prefill" && mode != "decode")
+      refused("--disaggregation-mode \"" + mode + "\" " + known_names(mode, {"null", "prefill", "decode"}));
     if (hints_.phase) return *hints_.phase;
     if (mode == "prefill" || mode == "decode") {
       phase_said_ = true;
@@ -152,8 +150,9 @@ class SglangReader : ServeReader {
   }
 
   void read_speculation() {
-    const auto tokens = command_.count({"speculative-num-draft-tokens"});
-    if (!command_.value({"speculative-algorithm"}) || !tokens || *tokens < 1) return;
+    constexpr std::int64_t kMostTokens = 1024;
+    const auto tokens = positive({"speculative-num-draft-tokens"}, kMostTokens);
+    if (!command_.value({"speculative-algorithm"}) || !tokens) return;
     query_ = *tokens;
     took(number_text(*tokens) +
          " tokens a request are verified at once (--speculative-algorithm, --speculative-num-draft-tokens)");
@@ -198,9 +197,7 @@ class SglangReader : ServeReader {
     const std::string option =
         decode ? "--cuda-graph-bs-decode, --cuda-graph-bs" : "--cuda-graph-bs-prefill, --piecewise-cuda-graph-tokens";
     for (const std::string& size : *sizes) {
-      if (size.empty() || size.size() > 9 || size.find_first_not_of("0123456789") != std::string::npos)
-        throw InputError(option + ": \"" + size + "\" is no whole number");
-      overlap_.graph_sizes.push_back(std::stoll(size) * (decode ? query_ : 1));
+      overlap_.graph_sizes.push_back(graph_size(option, size) * (decode ? query_ : 1));
     }
     took(number_text(static_cast<std::int64_t>(sizes->size())) + " graph sizes (" + option + ")");
   }
@@ -211,10 +208,10 @@ class SglangReader : ServeReader {
     w.phase = phase_;
     w.phase_said = phase_said_;
     w.query_tokens = query_;
-    w.longest = command_.readable_count({"context-length"}).value_or(0);
+    w.longest = positive({"context-length"}, kMostCount, true).value_or(0);
     w.longest_from = "--context-length";
     if (phase_ == Phase::Decode) {
-      const auto requests = command_.count({"max-running-requests"});
+      const auto requests = positive({"max-running-requests"});
       w.tokens = std::max<std::int64_t>(requests ? *requests / data_ : kAssumedRequests, 1) * query_;
       if (requests) w.tokens_from = "--max-running-requests over " + number_text(data_) + " ranks";
     } else {

@@ -46,11 +46,7 @@ class VllmReader : ServeReader {
   }
 
  private:
-  std::int64_t at_least_one(const std::vector<std::string_view>& names) {
-    const std::int64_t value = command_.count(names).value_or(1);
-    if (value >= 1 && value <= 65536) return value;
-    throw InputError("--" + std::string(names.front()) + " must be 1 to 65536, is " + number_text(value));
-  }
+  std::int64_t at_least_one(const std::vector<std::string_view>& names) { return positive(names, 65536).value_or(1); }
 
   void read_parallel() {
     data_ = at_least_one({"data-parallel-size", "dp"});
@@ -192,6 +188,10 @@ class VllmReader : ServeReader {
     const Json spec = command_.object({"speculative-config", "sc"});
     const Json* drafts = spec.find("num_speculative_tokens");
     if (drafts == nullptr || !drafts->is_int() || drafts->as_int() < 1) return;
+    constexpr std::int64_t kMostDrafts = 1023;
+    if (drafts->as_int() > kMostDrafts)
+      throw InputError("--speculative-config: num_speculative_tokens must be at most " + number_text(kMostDrafts) +
+                       ", is " + number_text(drafts->as_int()));
     query_ = 1 + drafts->as_int();
     took(number_text(drafts->as_int()) + " draft tokens (--speculative-config)");
     assumed("the drafter's own steps are not modelled");
@@ -236,13 +236,13 @@ class VllmReader : ServeReader {
     std::vector<std::int64_t>& sizes = overlap_.graph_sizes;
     const Json* listed = compilation.find("cudagraph_capture_sizes");
     if (const auto values = command_.values({"cudagraph-capture-sizes", "cuda-graph-sizes"})) {
-      for (const std::string& value : *values) sizes.push_back(parse_size(value));
+      for (const std::string& value : *values) sizes.push_back(graph_size("--cudagraph-capture-sizes", value));
     } else if (listed != nullptr && listed->is_array()) {
       for (const Json& item : listed->items())
         if (item.is_int()) sizes.push_back(item.as_int());
     } else {
-      const auto listed_requests = command_.count({"max-num-seqs"});
-      const auto capped = command_.count({"max-cudagraph-capture-size"});
+      const auto listed_requests = positive({"max-num-seqs"});
+      const auto capped = positive({"max-cudagraph-capture-size"});
       const std::int64_t requests = listed_requests.value_or(kAssumedRequests);
       std::int64_t most = std::min<std::int64_t>(2 * requests * query_, 512);
       if (capped) most = *capped;
@@ -277,20 +277,14 @@ class VllmReader : ServeReader {
     return std::min<std::int64_t>(text->front() - '0', 3);
   }
 
-  static std::int64_t parse_size(const std::string& text) {
-    if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos)
-      throw InputError("--cudagraph-capture-sizes: \"" + text + "\" is no whole number");
-    return std::stoll(text);
-  }
-
   void read_workload() {
     ServeWorkload w;
     w.phase = hints_.phase.value_or(overlap_.transport == Transport::Ht ? Phase::Prefill : Phase::Decode);
     w.query_tokens = query_;
     w.longest = max_model_len();
     w.longest_from = "--max-model-len";
-    const auto requests = command_.count({"max-num-seqs"});
-    const auto budget = command_.readable_count({"max-num-batched-tokens"});
+    const auto requests = positive({"max-num-seqs"});
+    const auto budget = positive({"max-num-batched-tokens"}, kMostCount, true);
     if (w.phase == Phase::Decode) {
       w.tokens = requests.value_or(kAssumedRequests) * query_;
       if (requests) w.tokens_from = "--max-num-seqs";
@@ -311,7 +305,7 @@ class VllmReader : ServeReader {
   std::int64_t max_model_len() {
     const auto text = command_.value({"max-model-len"});
     if (!text || *text == "auto" || *text == "-1") return 0;
-    return command_.readable_count({"max-model-len"}).value_or(0);
+    return positive({"max-model-len"}, kMostCount, true).value_or(0);
   }
 
   static constexpr std::int64_t kAssumedRequests = 128, kAssumedPrefill = 8192;

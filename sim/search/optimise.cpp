@@ -26,6 +26,9 @@ class Optimiser {
       throw InputError(config.file, "",
                        "the step is not split (" + decision_.reason_text + "), so there is no order to choose");
     const TransportInfo& transport = transport_info(config.overlap.transport);
+    if (options.in_flight > 1 && !config.overlap.low_latency)
+      throw InputError("--in-flight " + std::to_string(options.in_flight) + ": is of low-latency calls, and over " +
+                       std::string(transport.name) + " this schedule makes none: leave it out");
     if (options.in_flight > transport.handle_slots)
       throw InputError("--in-flight " + std::to_string(options.in_flight) + ": transport " +
                        std::string(transport.name) + " has " + std::to_string(transport.handle_slots) + " buffers");

@@ -85,16 +85,18 @@ std::string listed(const std::vector<std::string_view>& names) {
   return text;
 }
 
-[[noreturn]] void bad_value(const std::string& name, const std::string& value, const char* what) {
-  throw InputError("--" + name + ": \"" + value + "\" is no " + what);
+/// As it is written in a command.
+std::string written(Server server, const std::string& name) {
+  return (is_short_option(server, whole_name(name)) ? "-" : "--") + name;
 }
 
 template <typename Number>
-Number parse(const ServeOption& option, const char* what) {
+Number parse(Server server, const ServeOption& option, const char* what) {
   const std::string& text = option.values.front();
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) bad_value(option.name, text, what);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw InputError(written(server, option.name) + ": \"" + text + "\" is no " + what);
   return number;
 }
 
@@ -218,7 +220,7 @@ bool ServeCommand::has_one_of(const std::vector<std::string_view>& names) {
 std::optional<std::vector<std::string>> ServeCommand::values(const std::vector<std::string_view>& names) {
   const ServeOption* option = find(names);
   if (option == nullptr) return std::nullopt;
-  if (option->values.empty()) throw InputError("--" + option->name + " needs a value");
+  if (option->values.empty()) throw InputError(written(server_, option->name) + " needs a value");
   return option->values;
 }
 
@@ -230,7 +232,7 @@ std::optional<std::string> ServeCommand::value(const std::vector<std::string_vie
 
 std::optional<std::int64_t> ServeCommand::count(const std::vector<std::string_view>& names) {
   if (!values(names)) return std::nullopt;
-  return parse<std::int64_t>(*find(names), "whole number");
+  return parse<std::int64_t>(server_, *find(names), "whole number");
 }
 
 std::optional<std::int64_t> ServeCommand::readable_count(const std::vector<std::string_view>& names) {
@@ -249,14 +251,14 @@ std::optional<std::int64_t> ServeCommand::readable_count(const std::vector<std::
   const bool fraction = digits.find('.') != std::string::npos;
   if (error != std::errc() || end != digits.data() + digits.size() || digits.front() == '-' || (binary && fraction) ||
       value * factor > 1e15)
-    throw InputError("--" + find(names)->name + ": \"" + *text +
+    throw InputError(written(server_, find(names)->name) + ": \"" + *text +
                      "\" is no whole number, nor one with k, m, g, t (thousands) or K, M, G, T (of 1024)");
   return static_cast<std::int64_t>(value * factor);
 }
 
 std::optional<double> ServeCommand::number(const std::vector<std::string_view>& names) {
   if (!values(names)) return std::nullopt;
-  return parse<double>(*find(names), "number");
+  return parse<double>(server_, *find(names), "number");
 }
 
 Json ServeCommand::object(const std::vector<std::string_view>& names) {
@@ -297,7 +299,7 @@ std::vector<std::string> ServeCommand::unread(const std::vector<std::string>& sa
       if (std::find(names.begin(), names.end(), option.name) != names.end())
         found = found || std::any_of(names.begin(), names.end(), is_said);
     if (found) continue;
-    std::string text = (is_short_option(server_, whole) ? "-" : "--") + option.name;
+    std::string text = written(server_, option.name);
     if (!find_option(server_, whole)) text += " (not in the version read)";
     if (std::find(out.begin(), out.end(), text) == out.end()) out.push_back(std::move(text));
   }

@@ -33,12 +33,20 @@ struct ServeOverlap {
 
 class ServeReader {
  public:
+  static constexpr std::int64_t kMostCount = (1 << 30) - 1;  ///< as in a config
+
   ServeReader(ServeCommand& command, const ServeHints& hints) : command_(command), hints_(hints) {}
 
  protected:
   void took(std::string text) { report_.took.push_back(std::move(text)); }
   void assumed(std::string text) { report_.assumed.push_back(std::move(text)); }
   void refused(std::string text) { report_.refused.push_back(std::move(text)); }
+
+  /// A count as the server takes it: from 1 to `most`, with a unit where `readable`. Throws InputError otherwise.
+  std::optional<std::int64_t> positive(const std::vector<std::string_view>& names, std::int64_t most = kMostCount,
+                                       bool readable = false);
+  /// Sizes in tokens or requests. Throws InputError for what is none.
+  static std::int64_t graph_size(const std::string& option, const std::string& text);
 
   void read_model(const std::string& name);
   /// What the name of a checkpoint, `--quantization` and `--kv-cache-dtype` say of the model's precision.

@@ -61,10 +61,22 @@ class GridMaker {
     const bool fixed = config_.costs.source == CostSource::Fixed;
     const char* const why = fixed ? "fixed costs hold for one batch on one cluster"
                                   : "the config lists its requests: only a workload by rule has other sizes";
-    if ((one_batch || fixed) && (l.tokens.size() > 1 || l.contexts.size() > 1 || l.expert_parallel.size() > 1))
-      throw InputError(config_.file, "", std::string("--batch, --context and --ep cannot vary: ") + why);
-    if (fixed && !l.ubatches.empty() && l.ubatches != std::vector<int>{config_.overlap.ubatches})
-      throw InputError(config_.file, "", "--ubatches cannot vary: fixed costs are those of one ubatch");
+    // A list with anything but the config's own value would change nothing.
+    const auto own_alone = [&](const char* option, const auto& list, auto own, const char* reason) {
+      for (const auto value : list)
+        if (value != own) throw InputError(config_.file, "", std::string(option) + " cannot vary: " + reason);
+    };
+    if (one_batch || fixed) {
+      own_alone("--batch", l.tokens, own_tokens(config_), why);
+      own_alone("--context", l.contexts, own_context(), why);
+      own_alone("--ep", l.expert_parallel, config_.cluster.gpus(), why);
+    }
+    if (fixed) {
+      own_alone("--ubatches", l.ubatches, config_.overlap.ubatches, "fixed costs are those of one ubatch");
+      const char* const sms = "fixed costs are those of one split of the SMs";
+      own_alone("--comm-sms", l.comm_sms, config_.overlap.comm_sms, sms);
+      own_alone("--sm-control", l.sm_controls, config_.overlap.sm_control, sms);
+    }
     for (const int gpus : l.expert_parallel)
       if (gpus < 1 || gpus % config_.cluster.gpus_per_node != 0 || gpus % config_.parallel.tensor != 0)
         throw InputError("--ep " + std::to_string(gpus) + ": must be whole nodes of " +
@@ -82,6 +94,8 @@ class GridMaker {
                          std::to_string(config_.cluster.gpu.sms) + " SMs of " + config_.cluster.gpu.name);
   }
 
+  std::int64_t own_context() const { return config_.workload.uniform ? config_.workload.uniform->context_tokens : 0; }
+
   void complete() {
     TuneLists& l = grid_.lists;
     const OverlapConfig& overlap = config_.overlap;
@@ -89,7 +103,7 @@ class GridMaker {
     if (l.tokens.empty())
       l.tokens = one_batch ? std::vector<std::int64_t>{own_tokens(config_)}
                            : usual_tokens(config_, config_.workload.uniform->phase);
-    if (l.contexts.empty()) l.contexts = {config_.workload.uniform ? config_.workload.uniform->context_tokens : 0};
+    if (l.contexts.empty()) l.contexts = {own_context()};
     if (l.expert_parallel.empty()) l.expert_parallel = {config_.cluster.gpus()};
     if (l.transports.empty()) {
       for (const TransportInfo& t : transports())

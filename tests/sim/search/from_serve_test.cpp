@@ -49,7 +49,7 @@ TEST_CASE("serve_command: words are split as a shell does") {
         std::vector<std::string>{"B", "-tp"});
   CHECK_THROWS_WITH_AS(ServeCommand("vllm serve 'x"), "the command has a quote ' that is not closed", InputError);
   CHECK_THROWS_AS(ServeCommand("python3 train.py"), InputError);
-  CHECK_THROWS_WITH_AS(ServeCommand("vllm serve m --dp x").count({"dp"}), "--dp: \"x\" is no whole number", InputError);
+  CHECK_THROWS_WITH_AS(ServeCommand("vllm serve m -dp x").count({"dp"}), "-dp: \"x\" is no whole number", InputError);
 }
 
 TEST_CASE("serve_command: the last option counts, and a model may follow a switch") {
