@@ -91,6 +91,7 @@ struct PointFilter {
   std::string_view op;
   bool phased = false, prefill = false;
   std::optional<Transport> transport = std::nullopt;
+  std::optional<TransportClass> or_class = std::nullopt;  ///< of other transports, those of this class too
   Precision precision = Precision::Bf16;
   bool beside = false;
 };
@@ -128,6 +129,7 @@ class ProfileTable {
   bool wires_differ_;     ///< the plan's ranks are further apart than those of the profile were
   Ns moving_{}, held_{};  ///< of all comm kernels: as measured, and with the fabric's wires
   std::set<std::string> missing_, beyond_;
+  bool borrowed_ = false;  ///< MLP points are of another transport
   std::map<std::pair<int, double>, Exchange> exchanges_;
 };
 
@@ -143,7 +145,8 @@ std::vector<Measured> ProfileTable::select(const PointFilter& filter) const {
   for (const ProfilePoint& p : profile_.points) {
     if (p.op != filter.op || p.precision != filter.precision || p.beside.empty() == filter.beside) continue;
     if (filter.phased && p.prefill != filter.prefill) continue;
-    if (filter.transport && p.transport && *filter.transport != *p.transport) continue;
+    const bool other = filter.transport && p.transport && *filter.transport != *p.transport;
+    if (other && (!filter.or_class || transport_info(*p.transport).transport_class != *filter.or_class)) continue;
     out.push_back({place_of(p), p.median_us * 1000});
   }
   std::stable_sort(out.begin(), out.end(), [](const Measured& a, const Measured& b) { return a.place < b.place; });
@@ -246,7 +249,13 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
                      .prefill = prefill,
                      .precision = mlp ? plan_.shape.expert_weights : plan_.shape.weights};
   if (mlp) filter.transport = plan_.transport;
-  const std::vector<Measured> alone = select(filter);
+  std::vector<Measured> alone = select(filter);
+  if (mlp && alone.empty()) {
+    // Rows lie as a class of transports lays them: by expert, or by rank.
+    filter.or_class = plan_.find_op("D") ? TransportClass::HighThroughput : TransportClass::LowLatency;
+    alone = select(filter);
+    borrowed_ = borrowed_ || !alone.empty();
+  }
   if (alone.empty()) {
     missing_.insert(std::string(filter.op));
     return;
@@ -392,6 +401,9 @@ CostTable ProfileTable::build(RoutedLoads* loads) {
       "Op times come from " + profile_.file + ", measured on " + profile_.machine.gpu + " on " + profile_.date + ".";
   if (!missing_.empty())
     table.assumptions.push_back("Not in the profile, so worked out from published rates: " + listed(missing_) + ".");
+  if (borrowed_)
+    table.assumptions.push_back("MLP was not measured over " + std::string(transport_info(plan_.transport).name) +
+                                ", so takes what it took over a transport that lays out rows alike.");
   if (wires_differ_)
     table.assumptions.push_back("The profile was measured inside a node, so wires take what the model of " +
                                 machine_.fabric.name +

@@ -96,6 +96,25 @@ TEST_CASE("profile: rows of an expert count by tiles of 64 between measured size
   CHECK(mlp_us(160) == Ns{102'000});
 }
 
+TEST_CASE("profile: an MLP not measured over a transport takes what it took over one that lays out rows alike") {
+  ProfilePoint by_expert = point("MLP", 512, 0, 106), by_rank = point("MLP", 512, 0, 90);
+  by_expert.experts = by_rank.experts = 8;
+  by_expert.transport = Transport::LsaLl;
+  by_rank.transport = Transport::LsaHt;
+  const auto said = [](const CostTable& table) {
+    return std::any_of(table.assumptions.begin(), table.assumptions.end(),
+                       [](const std::string& text) { return text.starts_with("MLP was not measured over "); });
+  };
+  const Plan own = decode_plan(160, 4096, Transport::LsaHt), copies = decode_plan(160, 4096, Transport::CopyEngine);
+  const CostTable measured = profile_costs(own, profile({by_expert, by_rank}), machine());
+  const CostTable borrowed = profile_costs(copies, profile({by_expert, by_rank}), machine());
+  CHECK(cost_of(own, measured, "MLP").time == cost_of(copies, borrowed, "MLP").time);
+  CHECK(!said(measured));
+  CHECK(said(borrowed));
+  // Rows by expert say nothing of rows by rank.
+  CHECK(!said(profile_costs(copies, profile({by_expert}), machine())));
+}
+
 TEST_CASE("profile: what is written reads back the same") {
   ProfilePoint comm = point("D", 4096, 0, 120.5);
   comm.transport = Transport::LsaHt;
