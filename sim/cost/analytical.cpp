@@ -119,11 +119,10 @@ Exchange Builder::route(int layer, int ubatch) const {
     const TokenRange range = load != nullptr ? TokenRange{load->token_begin, load->token_end} : TokenRange{};
     tokens.push_back(tensor_share(range, rank, plan_.tensor_parallel));
   }
-  // Counts that plans share have no pairs.
-  const bool shared = loads_ != nullptr && !machine_.flows;
+  const bool pairs = machine_.flows && !alike();
   Exchange exchange = make_exchange(plan_.transport, plan_.shape, domain_,
-                                    shared ? loads_->load(router_, layer, tokens, domain_)
-                                           : router_.load(layer, tokens, domain_, machine_.flows && !alike()),
+                                    loads_ != nullptr ? loads_->load(router_, layer, tokens, domain_, pairs)
+                                                      : router_.load(layer, tokens, domain_, pairs),
                                     pace_);
   exchange.flows = machine_.flows;
   return exchange;

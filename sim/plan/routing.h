@@ -129,10 +129,11 @@ class Router {
 
 /// Loads counted before, by routers alike: same world, shape, tensor parallelism and routing. Batches of many sizes
 /// share what is counted of their tokens: the counts of the first 32 of every rank, of the first 64, and so on. The
-/// loads are those of Router::load without pairs, bit for bit. For one thread.
+/// loads are those of Router::load, bit for bit; with pairs they are counted for one batch at a time, and kept unless
+/// ranks are many. For one thread.
 class RoutedLoads {
  public:
-  RoutedLoad load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain);
+  RoutedLoad load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain, bool pairs = false);
   /// Forgets the loads, which are many when batches are; what their tokens were counted to stays.
   void next_batch() { known_.clear(); }
   void clear();
@@ -143,7 +144,7 @@ class RoutedLoads {
   RoutedLoad count(const Router& router, int layer, std::span<const TokenRange> tokens, int domain);
   const Prefixes& prefixes(const Router& router, int layer, int domain, int part, std::size_t blocks, int ranks);
 
-  std::map<std::vector<std::int64_t>, RoutedLoad> known_;  ///< by routing class, domain and every rank's tokens
+  std::map<std::vector<std::int64_t>, RoutedLoad> known_;  ///< by routing class, domain, pairs, every rank's tokens
   std::map<std::vector<int>, Prefixes> prefixes_;          ///< by routing class, domain and part of a tensor group
   std::size_t prefix_bytes_ = 0;
 };

@@ -365,12 +365,17 @@ RoutedLoad Router::closed_form(const Class& c, std::span<const TokenRange> token
   return load;
 }
 
-RoutedLoad RoutedLoads::load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain) {
-  std::vector<std::int64_t> key{router.same_load_on_all_layers() ? 0 : router.routing_class(layer), domain};
+RoutedLoad RoutedLoads::load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain,
+                             bool pairs) {
+  constexpr std::size_t kMostRanksOfPairs = 128;  // their number squared is kept for every layer
+  if (pairs && tokens.size() > kMostRanksOfPairs) return router.load(layer, tokens, domain, pairs);
+  std::vector<std::int64_t> key{router.same_load_on_all_layers() ? 0 : router.routing_class(layer), domain,
+                                pairs ? 1 : 0};
   for (const TokenRange& range : tokens) key.insert(key.end(), {range.begin, range.end});
   const auto [at, fresh] = known_.try_emplace(std::move(key));
   if (fresh)
-    at->second = router.counts_tokens() ? count(router, layer, tokens, domain) : router.load(layer, tokens, domain);
+    at->second = router.counts_tokens() && !pairs ? count(router, layer, tokens, domain)
+                                                  : router.load(layer, tokens, domain, pairs);
   return at->second;
 }
 

@@ -343,6 +343,11 @@ TEST_CASE("routing: loads that batches share are those counted one by one, bit f
           CHECK(shared.expert_rows == alone.expert_rows);
           CHECK(shared.ranks == alone.ranks);
           CHECK(shared.sampled == alone.sampled);
+          if (ranks > 64) continue;
+          const RoutedLoad paired = loads.load(router, layer, tokens, domain, true);
+          CHECK(paired.ranks == router.load(layer, tokens, domain, true).ranks);
+          CHECK(paired.pairs.size() == static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks));
+          CHECK(loads.load(router, layer, tokens, domain).pairs.empty());
         }
       }
     };
