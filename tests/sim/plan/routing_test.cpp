@@ -381,7 +381,7 @@ TEST_CASE("routing: counts of single tokens add up") {
   // A token of rank 0 with experts on ranks 0, 1, 9 and 9 again: domains of 8, so rank 9 is entered through rank 8.
   Plan plan = plan_of(16, 8, 32, 4, RoutingKind::Table);
   plan.routing.table = {std::vector<double>(32, 0)};
-  for (const std::size_t expert : {0, 2, 18, 19}) plan.routing.table[0][expert] = 1;
+  for (const std::size_t expert : std::vector<std::size_t>{0, 2, 18, 19}) plan.routing.table[0][expert] = 1;
   std::vector<TokenRange> tokens(16, TokenRange{});
   tokens[0] = {0, 3};
   const Router router(plan);
