@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "sim/base/error.h"
+#include "sim/engine/last_post.h"
 #include "sim/engine/repeat.h"
 #include "sim/engine/tape.h"
 
@@ -17,7 +18,7 @@ using Times = std::vector<std::int64_t>;
 struct Call {
   int programs_in = 0;      ///< programs whose ranks have all sent or started
   std::int64_t latest = 0;  ///< end of the slowest send, or start of the last kernel
-  int last = -1;            ///< its group, the first of several; found for recorded runs only
+  std::int32_t last = -1;   ///< its group, the first of several; found for recorded runs only
   Times arrival;            ///< by group: last byte there (send and receive), end (kernel); below 0: not yet
   Times start;              ///< by group: own start of a kernel
 };
@@ -198,24 +199,17 @@ class Plain {
 
   void send(std::size_t p, const TapeStep& step) {
     Call& call = calls_[step.tag];
-    find_last(p, call, [&](std::size_t g) { return end_[g]; });
-    for (std::size_t g = 0; g < width(p); ++g) call.latest = std::max(call.latest, end_[g]);
-    ++call.programs_in;
+    post(p, call, end_);
     in_flight_[p].push_back({step.tag, step.wire});
   }
 
-  /// Which group posts last; to be called before `latest` takes in this program's times.
-  template <typename PostedAt>
-  void find_last(std::size_t p, Call& call, PostedAt posted_at) const {
-    if (options_.record.empty()) return;
-    std::int64_t latest = call.latest;
-    for (std::size_t g = 0; g < width(p); ++g) {
-      const int group = static_cast<int>(begin(p) + g);
-      const std::int64_t posted = posted_at(g);
-      if (posted < latest || (posted == latest && call.last >= 0 && call.last < group)) continue;
-      latest = posted;
-      call.last = group;
-    }
+  /// The groups of the program have sent, or started a comm kernel, at `times`.
+  void post(std::size_t p, Call& call, const Times& times) const {
+    ++call.programs_in;
+    // Who was last is only told of recorded runs.
+    for (std::size_t g = 0; g < width(p) && !options_.record.empty(); ++g)
+      note_post(static_cast<std::int32_t>(begin(p) + g), times[g], call.latest, call.last);
+    for (std::size_t g = 0; g < width(p); ++g) call.latest = std::max(call.latest, times[g]);
   }
 
   bool all_in(const Call& call) const { return call.programs_in == static_cast<int>(tapes_.size()); }
@@ -266,9 +260,8 @@ class Plain {
       starts(p, step);
       std::copy(start_.begin(), start_.end(), &call.start[begin(p)]);
       const std::int64_t* peers = &tapes_[p].peers[step.cost];
-      find_last(p, call, [&](std::size_t g) { return start_[g] + peers[g]; });
-      for (std::size_t g = 0; g < width(p); ++g) call.latest = std::max(call.latest, start_[g] + peers[g]);
-      ++call.programs_in;
+      for (std::size_t g = 0; g < width(p); ++g) start_[g] += peers[g];
+      post(p, call, start_);
       std::fill_n(&call.arrival[begin(p)], width(p), kStarted);
     }
     if (!all_in(call)) return false;
