@@ -194,7 +194,8 @@ bool ContendedRun::look_for_repeat(int mark) {
   reach.mark = mark;
   std::vector<std::uint32_t> tags;
   RunState now = state_at(mark, reach, tags);
-  result_.mark_ns.push_back(now.latest());
+  // Ranks ahead of the last one may lose their lead for long; the pace is the last one's.
+  result_.mark_ns.push_back(flows_ ? clock_ : now.latest());
   reaches_.push_back(reach);
   result_.repeat = finder_.add(std::move(now), [&](const Repeat& r) { return whole_cycles(r) > 0; });
   if (!result_.repeat) return true;

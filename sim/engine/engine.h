@@ -96,7 +96,8 @@ struct EngineResult {
   std::vector<std::vector<OpTimes>> times;  ///< by recorded group, then op of its class's linear order
   Linears linear;                           ///< by class
   std::optional<Repeat> repeat;
-  std::vector<std::int64_t> mark_ns;  ///< the latest time of the state at each MoE iteration that was simulated
+  /// The latest time of the state at each MoE iteration that was simulated; pairwise flows: when its last rank came.
+  std::vector<std::int64_t> mark_ns;
   bool contended = false;
 
   std::int64_t step() const;  ///< end of the last op of any rank
