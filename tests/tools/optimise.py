@@ -58,7 +58,7 @@ def main():
             again = run(dbo, "optimise", config, "--json", *more)
             if again.stdout != found.stdout:
                 problems.append(f"{name}: two runs differ")
-    refused = run(dbo, "optimise", config, "--in-flight", "3")
+    refused = run(dbo, "optimise", os.path.join(examples, "teaching.json"), "--in-flight", "3")
     if refused.returncode != 2 or "has 2 buffers" not in refused.stderr:
         problems.append(f"--in-flight 3: exit {refused.returncode}: {refused.stderr}")
     print("\n".join(problems) if problems else "optimise says what simulate says")

@@ -42,7 +42,7 @@ std::vector<Case> every_case() {
   std::vector<Case> cases;
   for (const bool low_latency : {false, true})
     for (const std::string& transport : low_latency ? std::vector<std::string>{"ll", "lsa-ll", "copy-engine"}
-                                                   : std::vector<std::string>{"ht", "lsa-ht", "copy-engine", "nccl"})
+                                                    : std::vector<std::string>{"ht", "lsa-ht", "copy-engine", "nccl"})
       for (const char* control : {"limit", "green-context", "none"}) {
         cases.push_back({transport, control, "decode", 256, low_latency});
         cases.push_back({transport, control, "prefill", 4096, low_latency});
