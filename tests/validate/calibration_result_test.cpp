@@ -1,4 +1,5 @@
 #include "validate/calibration_result.h"
+#include "tests/traces/temp_dir.h"
 
 #include <doctest/doctest.h>
 
@@ -108,7 +109,8 @@ TEST_CASE("resume: a state goes on for the same points and GPU only") {
   const CalibrationState before = state();
   CHECK(before.has(0));
   CHECK(!before.has(1));
-  const std::string path = "resume_test.partial";
+  const testing::TempDir folder;
+  const std::string path = folder.file("resume_test.partial");
   write_file(path, compact_json(state_to_json(before)));
   const auto after = resume_state(path, points(), "NVIDIA H200");
   REQUIRE(after.has_value());

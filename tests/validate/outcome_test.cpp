@@ -1,5 +1,6 @@
 // From a replay's times to an outcome, without a GPU: what a GPU would have measured is made from the prediction.
 #include "validate/outcome.h"
+#include "tests/traces/temp_dir.h"
 
 #include <doctest/doctest.h>
 #include <cmath>
@@ -26,7 +27,8 @@ std::string empty_profile(const ModelShape& shape) {
   host.node_gap = Ns{1000};
   host.launch = Ns{2000};
   profile.host = host;
-  const std::string path = "outcome_test.profile.json";
+  static const testing::TempDir folder;
+  const std::string path = folder.file("outcome_test.profile.json");
   write_file(path, pretty_json(profile_to_json(profile)));
   return path;
 }
@@ -133,11 +135,11 @@ TEST_CASE("outcome: a profile of experts in another precision is refused, and th
   options.gpus = 1;
   CHECK(make_case(config, empty_profile(measured), options).config.model.expert_weights == Precision::Fp8);
   measured.expert_weights = Precision::Bf16;
-  CHECK_THROWS_WITH_AS(make_case(config, empty_profile(measured), options),
-                       "outcome_test.profile.json: /shape/precision/expert_weights: was measured with bf16 experts, "
-                       "the replay runs fp8: "
-                       "calibrate for those, or set /model/precision/expert_weights of the config to \"bf16\"",
-                       InputError);
+  const std::string path = empty_profile(measured);
+  const std::string message = path +
+                              ": /shape/precision/expert_weights: was measured with bf16 experts, the replay runs fp8: "
+                              "calibrate for those, or set /model/precision/expert_weights of the config to \"bf16\"";
+  CHECK_THROWS_WITH_AS(make_case(config, path, options), message.c_str(), InputError);
   config.model.expert_weights = Precision::Bf16;
   const ValidationCase validated = make_case(config, empty_profile(measured), options);
   CHECK(validated.config.model.expert_weights == Precision::Bf16);

@@ -1,4 +1,5 @@
 #include "validate/suite.h"
+#include "tests/traces/temp_dir.h"
 
 #include <doctest/doctest.h>
 
@@ -22,7 +23,8 @@ std::string empty_profile(const std::string& model) {
   profile.date = "2026-11-30";
   profile.shape = replay_shape(model_preset(model));
   profile.host = HostCosts{};
-  const std::string path = model + ".empty.profile.json";
+  static const testing::TempDir folder;
+  const std::string path = folder.file(model + ".empty.profile.json");
   write_file(path, pretty_json(profile_to_json(profile)));
   return path;
 }
@@ -249,13 +251,14 @@ TEST_CASE("suite: tables as text, Markdown and CSV name every config, machine an
 }
 
 TEST_CASE("suite: a file's configs lie over its base; names are unique and fit file names") {
-  const auto load = [](const std::string& configs) {
-    write_file("own.suite.json", R"({"format": 1, "base": {"model": "deepseek-v2-lite",
+  const testing::TempDir folder;
+  const auto load = [&](const std::string& configs) {
+    write_file(folder.file("own.suite.json"), R"({"format": 1, "base": {"model": "deepseek-v2-lite",
       "cluster": {"gpus_per_node": 2}, "parallel": {"data": 2, "expert": 2},
       "workload": {"phase": "decode", "tokens_per_rank": 100, "context_tokens": 1000},
       "overlap": {"schedule": "vllm-ll", "transport": "lsa-ll"}}, "configs": [)" +
-                                     configs + "]}");
-    return load_suite("own.suite.json");
+                                                  configs + "]}");
+    return load_suite(folder.file("own.suite.json"));
   };
   const Suite suite =
       load(R"({"name": "a", "config": {}}, {"name": "b", "config": {"workload": {"tokens_per_rank": 50}}})");
