@@ -152,7 +152,8 @@ TEST_CASE("grouped column tiles: a block's tile of any number is found without t
 
 TEST_CASE("grouped column tiles: a last round of at most half the blocks is cut in two, a fuller one is not") {
   // 8 experts of 2 x 128 rows, 28 tiles of columns: 448 = 3 x 132 + 52.
-  ColumnTiles tiles = PlannedColumns(std::vector<int>(8, 256), 7168, 132).tiles();
+  const PlannedColumns cut(std::vector<int>(8, 256), 7168, 132);
+  ColumnTiles tiles = cut.tiles();
   CHECK(tiles.count() == 3 * 132 + 2 * 52);
   CHECK(tiles.find(395).columns == kColumnTileColumns);
   const ColumnTile left = tiles.find(396), right = tiles.find(397);
