@@ -28,6 +28,13 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+/// Upper and lower case alike.
+bool begins_with(std::string_view text, std::string_view begin) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return text.size() >= begin.size() &&
+         std::equal(begin.begin(), begin.end(), text.begin(), [&](char a, char b) { return lower(a) == lower(b); });
+}
+
 }  // namespace
 
 InputError::InputError(std::string file, std::string pointer, std::string message)
@@ -37,7 +44,13 @@ InputError::InputError(std::string file, std::string pointer, std::string messag
       message_(std::move(message)) {}
 
 std::string_view nearest_name(std::string_view name, const std::vector<std::string_view>& known) {
+  // "H200" is the beginning of "h200-sxm", and only one letter from "h20".
   std::string_view best;
+  for (const std::string_view candidate : known) {
+    const bool begins = name.size() >= 3 && begins_with(candidate, name);
+    if (begins && (best.empty() || candidate.size() < best.size())) best = candidate;
+  }
+  if (!best.empty()) return best;
   // A third of the letters wrong is still a likely typing error; more is another word.
   std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
   for (const std::string_view candidate : known) {

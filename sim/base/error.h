@@ -55,7 +55,8 @@ class InternalError : public Error {
 /// Exit codes of every program of the project.
 enum class Exit : int { Ok = 0, Finding = 1, Usage = 2, Gpu = 3, Bug = 4 };
 
-/// The known name nearest to `name` by edit distance, or empty when none is near enough to be a likely typing error.
+/// The known name that begins with `name`, else the nearest by edit distance; empty when none is near enough to be a
+/// likely typing error.
 std::string_view nearest_name(std::string_view name, const std::vector<std::string_view>& known);
 
 /// `(known: a, b, c; did you mean "b"?)`: what belongs behind a message about an unknown name.

@@ -251,6 +251,9 @@ Config load_config(const std::string& path) {
 
 Config config_from_json(const JsonRef& ref) {
   ObjectReader reader(ref, "an object: the config");
+  if (reader.has("architectures") || reader.has("model_type"))
+    throw InputError(ref.file(), "",
+                     "is a Hugging Face config, of a model: name it in a config, as \"model\": {\"hf_config\": FILE}");
   // Every key is known before one is required: a misspelt key is reported as that, not as one that is missing.
   if (const auto schema = reader.find("$schema")) schema->string();  // for editors
   for (const std::string_view key : {"model", "parallel", "workload"}) reader.find(key);

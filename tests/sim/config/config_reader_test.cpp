@@ -141,6 +141,11 @@ TEST_CASE("config: data x tensor is expert, and tensor divides the heads") {
         "\"data\"?)");
 }
 
+TEST_CASE("config: a Hugging Face config in its place is named as what it is") {
+  CHECK(config_error(R"({"architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 4096})") ==
+        "c.json: is a Hugging Face config, of a model: name it in a config, as \"model\": {\"hf_config\": FILE}");
+}
+
 TEST_CASE("config: a misspelt key is reported as that, not as a missing one") {
   CHECK(
       config_error(R"({"modell": "deepseek-v3"})") ==
