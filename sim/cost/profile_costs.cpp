@@ -8,6 +8,7 @@
 
 #include "sim/base/error.h"
 #include "sim/cost/profile.h"
+#include "sim/model/presets.h"
 
 namespace dbo {
 namespace {
@@ -257,7 +258,10 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
     borrowed_ = borrowed_ || !alone.empty();
   }
   if (alone.empty()) {
-    missing_.insert(std::string(filter.op));
+    const bool other = std::any_of(profile_.points.begin(), profile_.points.end(),
+                                   [&](const ProfilePoint& p) { return p.op == filter.op && p.beside.empty(); });
+    missing_.insert(std::string(filter.op) +
+                    (other && !mlp ? " in " + std::string(precision_name(filter.precision)) : ""));
     return;
   }
   std::vector<double> even;

@@ -131,7 +131,12 @@ ServeCommand::ServeCommand(const std::string& line) {
 void ServeCommand::read_options(const std::vector<std::string>& words, std::size_t first) {
   for (std::size_t i = first; i < words.size();) {
     if (!is_option(words[i])) {
-      if (model_.empty()) model_ = words[i];
+      // The model alone is written so. Behind an option that is refused, a word may be its value.
+      if (model_.empty()) {
+        model_ = words[i];
+      } else if (refused_.empty()) {
+        refused_.push_back("\"" + words[i] + "\" belongs to no option");
+      }
       ++i;
       continue;
     }
@@ -153,7 +158,10 @@ void ServeCommand::read_options(const std::vector<std::string>& words, std::size
     option.name = full_name(option.name, dashes);
     if (equals != std::string::npos) option.values.push_back(text.substr(equals + 1));
     ++i;
-    const Takes takes = option.values.empty() ? takes_of(server_, option.name) : Takes::Nothing;
+    const Takes declared = takes_of(server_, option.name);
+    if (declared == Takes::Nothing && !option.values.empty() && find_option(server_, option.name))
+      refused_.push_back(dashes + option.name + " takes no value, and is given \"" + option.values[0] + "\"");
+    const Takes takes = option.values.empty() ? declared : Takes::Nothing;
     while (takes != Takes::Nothing && i < words.size() && !is_option(words[i])) {
       option.values.push_back(words[i++]);
       if (takes == Takes::Value) break;

@@ -290,8 +290,17 @@ double cost_spread(const Config& config) {
     case CostSource::Profile:
       break;
   }
+  // What the profile does not hold is priced by published rates, and is as far off as those.
+  const std::vector<ProfilePoint>& points = profile_of(config).points;
+  const bool exchanges = std::any_of(points.begin(), points.end(), [&](const ProfilePoint& p) {
+    return p.ranks > 0 && p.transport == config.overlap.transport;
+  });
+  const bool computes = std::any_of(points.begin(), points.end(), [&](const ProfilePoint& p) {
+    return p.op == "A1" && p.precision == config.model.weights;
+  });
+  if (!exchanges || !computes) return analytical;
   std::vector<double> spreads;
-  for (const ProfilePoint& point : profile_of(config).points)
+  for (const ProfilePoint& point : points)
     if (point.median_us > 0) spreads.push_back(point.spread_us / point.median_us);
   if (spreads.empty()) return analytical;
   const auto middle = spreads.begin() + static_cast<std::ptrdiff_t>(spreads.size() / 2);

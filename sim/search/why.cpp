@@ -30,6 +30,7 @@ std::string share_text(std::int64_t part, std::int64_t whole) {
 
 /// "3.2 % more" and the like; of what is all but equal: "as many".
 std::string change_text(double ratio) {
+  if (!std::isfinite(ratio)) return "infinitely more";  // than none
   const double percent = 100 * (ratio - 1);
   if (std::abs(percent) < 0.05) return "as many";
   return decimals(std::abs(percent), 1) + " % " + (percent > 0 ? "more" : "fewer");

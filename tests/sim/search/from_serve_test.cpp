@@ -90,6 +90,8 @@ TEST_CASE("serve_command: an option is taken by a beginning that it alone has, a
        {Case{"vllm serve m --tp 2", "--tp is written -tp"}, Case{"vllm serve m -enable-dbo", "is written --enable-dbo"},
         Case{"vllm serve m --max-num-q 3", "--max-num-q may be --max-num-queued-reqs or --max-num-queued-tokens"},
         Case{"vllm serve m --disable", "is the beginning of"},
+        Case{"vllm serve m --enable-dbo=false", "--enable-dbo takes no value, and is given \"false\""},
+        Case{"vllm serve m --enable-dbo true", "\"true\" belongs to no option"},
         Case{"vllm serve m --no-headless", "--no-headless: vLLM's --headless has no --no-"},
         Case{"sglang serve m --pp 2", "--pp may be --pp-size, --pp-max-micro-batch-size or --pp-async-batch-depth"},
         Case{"sglang serve m --no-enable-two-batch-overlap", "has no --no-"}}) {
