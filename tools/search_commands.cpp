@@ -30,7 +30,7 @@ void add_search_commands(ProgramSpec& program) {
   program.commands.push_back(
       {"tune",
        "sweep settings and batches: the best, where splitting pays, and a server's flags",
-       "dbo tune examples/deepseek-v3-decode-2x8-h200.json --max-step-ms 50 --out sweep",
+       "dbo tune examples/deepseek-v3-decode-2x8-h200.json --max-step-ms 100 --out sweep",
        {{"CONFIG", "config; its batch is the one advised on", &tune.config, false, {}, {}},
         {"--batch", "tokens a rank, as 64,128 or 16:512:16 (default: usual ones)", &tune.batch, false, {}, {}},
         {"--context", "context tokens (default: the config's)", &tune.context, false, {}, {}},
