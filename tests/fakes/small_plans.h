@@ -1,6 +1,7 @@
 // Small plans for tests: one class of two ranks on a model of which only the layer counts are known.
 #pragma once
 
+#include "sim/base/fixed_costs.h"
 #include "sim/base/schedule_names.h"
 #include "sim/sched/notation.h"
 #include "sim/sched/schedule.h"
@@ -29,6 +30,18 @@ inline ScheduleSpec small_spec(int layers, int ubatches, Transport transport) {
 inline Plan small_plan(const ScheduleName& schedule, int layers) {
   const int ubatches = schedule.name == kSequentialSchedule ? 1 : 2;
   return make_plan(schedule.name, small_spec(layers, ubatches, schedule.default_transport));
+}
+
+/// The stated durations of worked cases: each op another, and wires that fit behind the other ubatch's compute.
+inline FixedCosts stated_costs() {
+  FixedCosts c;
+  c.a0 = Ns{40000};
+  c.a1 = Ns{60000};
+  c.mlp = Ns{80000};
+  c.s = Ns{20000};
+  c.dispatch.wire = Ns{60000};
+  c.combine.wire = Ns{70000};
+  return c;
 }
 
 }  // namespace dbo::fakes

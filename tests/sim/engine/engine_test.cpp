@@ -16,19 +16,9 @@
 
 using namespace dbo;
 using fakes::small_spec;
+using fakes::stated_costs;
 
 namespace {
-
-FixedCosts t9_costs() {
-  FixedCosts c;
-  c.a0 = Ns{40000};
-  c.a1 = Ns{60000};
-  c.mlp = Ns{80000};
-  c.s = Ns{20000};
-  c.dispatch.wire = Ns{60000};
-  c.combine.wire = Ns{70000};
-  return c;
-}
 
 std::int64_t step_of(const Plan& plan, const FixedCosts& costs) {
   return run_engine(plan, fixed_costs(plan, costs)).step();
@@ -50,7 +40,7 @@ Trace trace_of(const Plan& plan, const FixedCosts& costs) {
 
 TEST_CASE("engine: vLLM low latency, worked by hand") {
   // A0[0,100) A1[100,200) M0[200,280) S0[280,300) M1[300,380) S1[380,400) A0'[400,500) ... C1' sent 780, there 850.
-  const FixedCosts costs = t9_costs();
+  const FixedCosts costs = stated_costs();
   const Plan two = make_plan("vllm-ll", small_spec(2, 2, Transport::Ll));
   CHECK(step_of(two, costs) == 850000);
   CHECK(step_of(make_plan("vllm-ll", small_spec(1, 2, Transport::Ll)), costs) == 450000);
@@ -63,7 +53,7 @@ TEST_CASE("engine: vLLM low latency, worked by hand") {
 }
 
 TEST_CASE("engine: vLLM high throughput, worked by hand") {
-  const FixedCosts costs = t9_costs();
+  const FixedCosts costs = stated_costs();
   const Plan plan = make_plan("vllm-ht", small_spec(2, 2, Transport::Ht));
   CHECK(step_of(plan, costs) == 830000);
   CHECK(steady_period_time(plan, fixed_costs(plan, costs)).period_ns == 400000);
@@ -143,7 +133,7 @@ TEST_CASE("engine: prologue, leading dense layers and epilogue are no part of th
   const Notation order = {"", "",
                           "D.send_0 S_0 A0_1 A1_1 D.recv_0 D.send_1 S_1 MLP_0 D.recv_1 C.send_0 MLP_1 C.recv_0 "
                           "C.send_1 A0_0' A1_0' C.recv_1"};
-  FixedCosts c = t9_costs();
+  FixedCosts c = stated_costs();
   c.ffn = Ns{700000};
   for (const int dense : {0, 1, 3}) {
     ScheduleSpec spec = small_spec(6 + dense, 2, Transport::Ll);
@@ -163,7 +153,7 @@ TEST_CASE("engine: prologue, leading dense layers and epilogue are no part of th
 }
 
 TEST_CASE("engine: scaling all fixed costs scales all times") {
-  FixedCosts c = t9_costs(), scaled = c;
+  FixedCosts c = stated_costs(), scaled = c;
   c.host = Ns{1700};
   for (Ns FixedCosts::*field : {&FixedCosts::a0, &FixedCosts::a1, &FixedCosts::mlp, &FixedCosts::s, &FixedCosts::ffn})
     scaled.*field = c.*field * 7;
@@ -181,7 +171,7 @@ TEST_CASE("engine: a faster link never lengthens a fixed-order step") {
     const Plan plan = fakes::small_plan(schedule, 7);
     std::int64_t last = INT64_MAX;
     for (int wire = 150; wire >= 0; wire -= 10) {
-      FixedCosts c = t9_costs();
+      FixedCosts c = stated_costs();
       c.dispatch.wire = Ns{wire * 1000};
       c.combine.wire = Ns{wire * 1300};
       const std::int64_t step = step_of(plan, c);
@@ -210,7 +200,7 @@ TEST_CASE("engine: a receive waits for the slowest rank, and equal ranks are sim
   spec.world = {4, 4};
   spec.classes = {{{{0, 4}}, 0}};
   const Plan plan = make_plan("sequential", spec);
-  CostTable base = fixed_costs(plan, t9_costs());
+  CostTable base = fixed_costs(plan, stated_costs());
   CostTable costs(plan, {0, 1, 0, 0}, {0});
   costs.host_blocks = false;
   for (std::size_t op = 0; op < plan.ops.size(); ++op)
@@ -235,7 +225,7 @@ TEST_CASE("engine: a receive waits for the slowest rank, and equal ranks are sim
 TEST_CASE("engine: comm kernels start on their own rank and end by the slowest") {
   ScheduleSpec spec = small_spec(1, 1, Transport::LsaHt);
   const Plan plan = make_plan("sequential", spec);
-  CostTable base = fixed_costs(plan, t9_costs());
+  CostTable base = fixed_costs(plan, stated_costs());
   CostTable costs(plan, {0, 1}, {0});
   for (std::size_t op = 0; op < plan.ops.size(); ++op)
     for (int g = 0; g < 2; ++g) costs.at(g, 0, 0, static_cast<OpId>(op)) = base.at(0, 0, 0, static_cast<OpId>(op));
@@ -252,7 +242,7 @@ TEST_CASE("engine: comm kernels start on their own rank and end by the slowest")
 TEST_CASE("engine: a comm kernel waits on its SMs and lane for ranks that come late, and moves data after") {
   // A 100, D waits 15 for the last rank and takes 60, MLP 80, C waits 5 and takes 70 beside S.
   const Plan plan = make_plan("sequential", small_spec(1, 1, Transport::LsaHt));
-  CostTable costs = fixed_costs(plan, t9_costs());
+  CostTable costs = fixed_costs(plan, stated_costs());
   costs.at(0, 0, 0, *plan.find_op("D")).peers = Ns{15000};
   costs.at(0, 0, 0, *plan.find_op("C")).peers = Ns{5000};
   for (const Executor executor : {Executor::Plain, Executor::Contended}) {
@@ -275,7 +265,7 @@ TEST_CASE("engine: a comm kernel waits on its SMs and lane for ranks that come l
 TEST_CASE("engine: a dispatch that blocks the host holds back what is launched after it") {
   // Host free otherwise: MLP0 is issued at D0's notify, not earlier; ubatch 1's dispatch cannot be issued before that.
   const Plan plan = make_plan("vllm-ht", small_spec(1, 2, Transport::Ht));
-  CostTable costs = fixed_costs(plan, t9_costs());
+  CostTable costs = fixed_costs(plan, stated_costs());
   costs.host_blocks = true;
   for (int u = 0; u < 2; ++u) costs.at(0, 0, u, *plan.find_op("D")).notify = Ns{25000};
   EngineOptions options;
@@ -294,7 +284,7 @@ TEST_CASE("engine: a replayed graph has one launch, node gaps on a lane and lane
   ScheduleSpec spec = small_spec(1, 1, Transport::LsaHt);
   spec.execution = Execution::Graph;
   const Plan plan = make_plan("sequential", spec);
-  CostTable costs = fixed_costs(plan, t9_costs());
+  CostTable costs = fixed_costs(plan, stated_costs());
   costs.host.launch = Ns{9000000};  // not paid in a graph
   costs.host.graph_launch = Ns{5000};
   costs.host.node_gap = Ns{1000};
@@ -311,7 +301,7 @@ TEST_CASE("engine: a replayed graph has one launch, node gaps on a lane and lane
 
 TEST_CASE("engine: eager ops have gaps of their own, which hide behind a host that is late") {
   const Plan plan = make_plan("sequential", small_spec(1, 1, Transport::LsaHt));
-  CostTable costs = fixed_costs(plan, t9_costs());
+  CostTable costs = fixed_costs(plan, stated_costs());
   costs.host.node_gap = costs.host.lane_gap = Ns{9000000};  // of graphs only
   costs.host.eager_node_gap = Ns{3000};
   costs.host.eager_lane_gap = Ns{500};
@@ -333,7 +323,7 @@ TEST_CASE("engine: eager ops have gaps of their own, which hide behind a host th
 }
 
 TEST_CASE("engine: every predicted trace keeps its plan's order, and a moved op does not") {
-  FixedCosts c = t9_costs();
+  FixedCosts c = stated_costs();
   c.host = Ns{300};
   c.dispatch.send = c.combine.send = Ns{2000};
   c.dispatch.recv = c.combine.recv = Ns{3000};
@@ -355,7 +345,7 @@ TEST_CASE("engine: every predicted trace keeps its plan's order, and a moved op 
 
 TEST_CASE("check_order: each kind of fault has its name") {
   const Plan plan = make_plan("vllm-ht", small_spec(2, 2, Transport::LsaHt));
-  const Trace good = trace_of(plan, t9_costs());
+  const Trace good = trace_of(plan, stated_costs());
   const auto with = [&](auto&& change) {
     Trace trace = good;
     change(trace);
@@ -383,7 +373,7 @@ TEST_CASE("engine: ranks with different programs that do not meet are a finding,
   spec.classes = {{{{0, 1}}, 0}, {{{1, 2}}, 0}};
   Plan plan = make_plan("vllm-ll", spec);
   plan.classes[1].threads = {0};
-  CHECK_THROWS_WITH_AS(run_engine(plan, fixed_costs(plan, t9_costs())),
+  CHECK_THROWS_WITH_AS(run_engine(plan, fixed_costs(plan, stated_costs())),
                        "F1: the ranks' orders do not meet: rank 0 waits for every rank's D.recv of ubatch 1, layer 0; "
                        "rank 1 waits for every rank's C.recv of ubatch 0, "
                        "layer 0.",

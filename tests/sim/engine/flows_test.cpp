@@ -17,13 +17,10 @@ using fakes::RandomCase;
 
 namespace {
 
+/// Without a shared expert.
 FixedCosts stated() {
-  FixedCosts c;
-  c.a0 = Ns{40000};
-  c.a1 = Ns{60000};
-  c.mlp = Ns{80000};
-  c.dispatch.wire = Ns{60000};
-  c.combine.wire = Ns{70000};
+  FixedCosts c = fakes::stated_costs();
+  c.s = {};
   return c;
 }
 

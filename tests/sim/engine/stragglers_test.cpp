@@ -12,17 +12,6 @@ using namespace dbo;
 
 namespace {
 
-FixedCosts stated() {
-  FixedCosts c;
-  c.a0 = Ns{40000};
-  c.a1 = Ns{60000};
-  c.mlp = Ns{80000};
-  c.s = Ns{20000};
-  c.dispatch.wire = Ns{60000};
-  c.combine.wire = Ns{70000};
-  return c;
-}
-
 Plan plan_of(const std::string& schedule, int layers, Transport transport, int ranks) {
   ScheduleSpec spec = fakes::small_spec(layers, schedule == kSequentialSchedule ? 1 : 2, transport);
   spec.world = {ranks, ranks};
@@ -53,7 +42,7 @@ struct Recorded {
 };
 
 Recorded run(Plan plan, const std::vector<Straggler>& stragglers, bool flows = false) {
-  CostTable costs = fixed_costs(plan, stated(), {1, stragglers, flows});
+  CostTable costs = fixed_costs(plan, fakes::stated_costs(), {1, stragglers, flows});
   EngineOptions options;
   for (int g = 0; g < costs.groups(); ++g) options.record.push_back(g);
   EngineResult result = run_engine(plan, costs, options);
@@ -61,7 +50,7 @@ Recorded run(Plan plan, const std::vector<Straggler>& stragglers, bool flows = f
 }
 
 std::int64_t step(const Plan& plan, const std::vector<Straggler>& stragglers, bool flows = false) {
-  return run_engine(plan, fixed_costs(plan, stated(), {1, stragglers, flows})).step();
+  return run_engine(plan, fixed_costs(plan, fakes::stated_costs(), {1, stragglers, flows})).step();
 }
 
 }  // namespace
@@ -155,7 +144,7 @@ TEST_CASE("stragglers: factors of 1 change nothing, and a slower straggler never
 TEST_CASE("stragglers: ranks of one pace are simulated once, with the times they have apart") {
   const Plan plan = plan_of("vllm-ll", 3, Transport::Ll, 64);
   const std::vector<Straggler> slow = {{{5, 40}, 1.25, 1}, {{9}, 1, 1.5}};
-  const CostTable folded = fixed_costs(plan, stated(), {1, slow});
+  const CostTable folded = fixed_costs(plan, fakes::stated_costs(), {1, slow});
   CHECK(folded.groups() == 3);
   std::vector<int> apart(64);
   for (int r = 0; r < 64; ++r) apart[static_cast<std::size_t>(r)] = r;
