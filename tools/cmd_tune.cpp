@@ -12,6 +12,7 @@
 #include "sim/base/error.h"
 #include "sim/base/files.h"
 #include "sim/base/schedule_names.h"
+#include "sim/search/check_config.h"
 #include "tools/commands.h"
 #include "tools/jobs.h"
 #include "tools/progress.h"
@@ -179,6 +180,26 @@ class Sweeper {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
+/// What `dbo check` says of the settings that are advised: the best one, and what servers are told.
+void warn(const TuneOutput& out) {
+  std::vector<TunePoint> settings;
+  const auto add = [&](const TunePoint& point) {
+    const std::string text = setting_text(point);
+    const auto same = [&](const TunePoint& other) { return setting_text(other) == text; };
+    if (std::none_of(settings.begin(), settings.end(), same)) settings.push_back(point);
+  };
+  if (const auto best = out.report.own_best ? out.report.own_best : out.report.best) add(out.grid.points[*best]);
+  for (const Advice& advice : out.report.advice)
+    if (advice.on && advice.setting) add(*advice.setting);
+  TuneEvaluator evaluator(out.config);
+  for (const TunePoint& point : settings) {
+    const PlanCheck check = check_config(evaluator.config_of(point));
+    if (check.findings.empty()) continue;
+    fmt::print(stderr, "dbo: of {}:\n", setting_text(point));
+    print_warnings(check.findings);
+  }
+}
+
 int report(const TuneCommand& c, const Config& config, const TuneGrid& grid, const TuneResults& found,
            const TuneGoal& goal) {
   std::vector<TuneResult> results;
@@ -203,6 +224,7 @@ int report(const TuneCommand& c, const Config& config, const TuneGrid& grid, con
     fmt::print("{}", tune_table(out));
     if (!c.out.empty()) fmt::print("written       {0}/points.csv, {0}/tune.json, {0}/gain.svg, {0}/best.json\n", c.out);
   }
+  warn(out);
   return static_cast<int>(out.report.best ? Exit::Ok : Exit::Finding);
 }
 

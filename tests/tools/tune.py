@@ -41,13 +41,15 @@ def points_in(path):
 
 def jobs_do_not_matter(dbo, config, root):
     """Returns what one thread gives."""
-    texts = []
+    texts, warnings = [], []
     for jobs in ("1", "2", "5"):
         found = run(dbo, "tune", config, *LISTS, "--jobs", jobs, "--json", "--out", os.path.join(root, "jobs" + jobs))
         expect(found.returncode == 0, f"--jobs {jobs}: exit {found.returncode}: {found.stderr}")
-        expect(found.stderr == "", f"--jobs {jobs}: stderr is no terminal, and has {found.stderr!r}")
+        expect("points, " not in found.stderr, f"--jobs {jobs}: stderr is no terminal, and has {found.stderr!r}")
+        warnings.append(found.stderr)
         texts.append(found.stdout)
     expect(texts[0] == texts[1] == texts[2], "--json differs with --jobs")
+    expect(warnings[0] == warnings[1] == warnings[2], "warnings differ with --jobs")
     one = outputs(os.path.join(root, "jobs1"))
     for jobs in ("2", "5"):
         for name, content in outputs(os.path.join(root, "jobs" + jobs)).items():
@@ -156,6 +158,20 @@ def what_does_not_fit_is_left_out(dbo, config):
     expect(all(point["tokens_per_rank"] == 256 for point in result["pareto"]), "what does not fit is advised")
 
 
+def advice_is_checked(dbo, root):
+    """What `dbo check` finds in the settings advised is said."""
+    config = os.path.join(root, "prefill.json")
+    with open(config, "w") as file:
+        json.dump({"model": "deepseek-v3", "cluster": {"gpu": "h200-sxm", "gpus_per_node": 8, "nodes": 4},
+                   "parallel": {"data": 32, "expert": 32}, "overlap": {"schedule": "vllm-ht"},
+                   "workload": {"phase": "prefill", "tokens_per_rank": 8192, "context_tokens": 4096}}, file)
+    for control, warned in (("none", True), ("limit", False)):
+        found = run(dbo, "tune", config, "--batch", "8192", "--schedule", "vllm-ht", "--transport", "ht", "--comm-sms", "20",
+                    "--sm-control", control)
+        expect(found.returncode == 0 and ("warning: F17 " in found.stderr) == warned,
+               f"--sm-control {control}: exit {found.returncode}: {found.stderr}")
+
+
 def bad_use_is_refused(dbo, config, root):
     for arguments, words in (
             (["--shard", "3/3", "--out", root + "/x"], "--shard must be INDEX/COUNT"),
@@ -183,6 +199,7 @@ def main():
         best_config_is_the_best_point(dbo, config, root)
         progress_is_for_terminals(dbo, config)
         what_does_not_fit_is_left_out(dbo, config)
+        advice_is_checked(dbo, root)
         bad_use_is_refused(dbo, config, root)
     print("\n".join(problems) if problems else "any --jobs, kill, shard or merge gives the same sweep")
     sys.exit(1 if problems else 0)
