@@ -41,10 +41,14 @@ struct ProfilePoint {
   int sms = 0;                            ///< it could use
   Precision precision = Precision::Bf16;  ///< of weights, or of the payload
   std::string beside;                     ///< what ran beside it all along; empty: it ran alone
-  int beside_sms = 0;                     ///< SMs of that
+  int beside_sms = 0;                     ///< SMs of that; 0: copy engines
+  /// Computation, alone: percent of the time that the GPU computed, pauses after each layer making up the rest. At a
+  /// power limit the clock is the higher the lower this is.
+  int duty = 100;
   double median_us = 0;
   double spread_us = 0;  ///< between the quartiles
   int repeats = 0;
+  int sm_mhz = 0;  ///< mean SM clock meanwhile, pauses between replays included; 0: not known
 
   friend bool operator==(const ProfilePoint&, const ProfilePoint&) = default;
 };
@@ -96,16 +100,26 @@ struct PairCost {
 /// Every point measured beside something that was also measured alone.
 std::vector<PairCost> pair_costs(const Profile& profile);
 
+/// What decides the clock of a GPU at its power limit.
+struct PowerState {
+  double duty = 1;    ///< share of the time for which it computes; of the batch's own clocks, the one at that share
+  double sm_mhz = 0;  ///< the clock itself, where something else than the plan decides it; 0: as `duty` says
+};
+
 /// Kernels that one op of a kind is made of; nothing when they were not counted.
 std::optional<double> profile_kernels(const Profile& profile, std::string_view op);
 
 /// The table of a plan from measured points. Between points an op's time is linear in tokens, context, SMs and ranks
-/// (so as monotone as the points are, and exact at them), an MLP's in tiles of an expert's rows; beyond them it goes on
-/// as the analytical cost does, which also carries what the coordinates leave out (requests of unequal length, skewed
-/// rows). Ops that were not measured are analytical; assumptions say which. Points are of graphs: of an eager plan, an
-/// op's kernels lie further apart, by the measured gaps. Throws InputError when the profile is of another model, GPU or
-/// degree of tensor parallelism. `loads` as with analytical costs.
+/// (so as monotone as the points are, and exact at them); beyond them it goes on as the analytical cost does, which
+/// also carries what the coordinates leave out (requests of unequal length, skewed rows). Ops that were not measured
+/// are analytical; assumptions say which. Points are of graphs: of an eager plan, an op's kernels lie further apart, by
+/// the measured gaps. Throws InputError when the profile is of another model, GPU or degree of tensor parallelism.
+/// `loads` as with analytical costs. Computation takes what it took at the clock that `power` comes to, between and
+/// beyond the two clocks it was measured at.
 CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine,
-                        RoutedLoads* loads = nullptr);
+                        RoutedLoads* loads = nullptr, const PowerState& power = {});
+
+/// The lowest duty, in percent, that computation was measured at; 100: no other.
+int least_duty(const Profile& profile);
 
 }  // namespace dbo

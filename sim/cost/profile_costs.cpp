@@ -8,101 +8,20 @@
 
 #include "sim/base/error.h"
 #include "sim/cost/profile.h"
+#include "sim/cost/profile_points.h"
 #include "sim/model/presets.h"
 
 namespace dbo {
 namespace {
 
-/// Where a measurement lies: ranks (communication) or experts (MLP), SMs, context, tokens. Outer coordinates first: a
-/// grid need not be complete, each outer value has inner ones of its own.
-constexpr std::size_t kLevels = 4, kSmLevel = 1;
-using Place = std::array<double, kLevels>;
-
-struct Measured {
-  Place place;
-  double ns = 0;
-};
-
-/// Rows of all experts as the tiles of a grouped GEMM count them: of an expert with more than one tile's height, which
-/// is what a warpgroup multiplies at once on Hopper, whole tiles. Between two measured sizes a time is a staircase.
-double filled_rows(double rows, double experts) {
-  constexpr double kTile = 64;
-  const double each = rows / std::max(experts, 1.0);
-  return each > kTile ? std::ceil(each / kTile) * kTile * experts : rows;
-}
-
-/// The analytical cost at a place, in ns.
-using Shape = std::function<double(const Place&)>;
-
-/// Whether the points lie on both sides of the tokens asked for: what they say holds there.
-bool reaches(std::span<const Measured> points, double tokens) {
-  const auto [least, most] = std::minmax_element(
-      points.begin(), points.end(),
-      [](const Measured& a, const Measured& b) { return a.place[kLevels - 1] < b.place[kLevels - 1]; });
-  return least->place[kLevels - 1] <= tokens && tokens <= most->place[kLevels - 1];
-}
-
-/// Value at `at`, from points sorted by place whose coordinates before `level` are those of `at`. Among the values of
-/// an outer coordinate those are used that were measured on both sides of the tokens asked for, if there are such: a
-/// neighbour further away is worth more than one whose few tokens have to stand for many.
-double interpolate(std::span<const Measured> all, std::size_t level, Place at, const Shape& shape, bool& beyond) {
-  if (level == kLevels) return all.front().ns;
-  std::vector<Measured> reaching;
-  for (std::size_t begin = 0; level + 1 < kLevels && begin < all.size();) {
-    std::size_t end = begin;
-    while (end < all.size() && all[end].place[level] == all[begin].place[level]) ++end;
-    const std::span<const Measured> same = all.subspan(begin, end - begin);
-    if (reaches(same, at[kLevels - 1])) reaching.insert(reaching.end(), same.begin(), same.end());
-    begin = end;
-  }
-  const std::span<const Measured> points = reaching.empty() ? all : reaching;
-  const auto end_of = [&](std::size_t begin) {
-    std::size_t end = begin;
-    while (end < points.size() && points[end].place[level] == points[begin].place[level]) ++end;
-    return end;
-  };
-  const auto inner = [&](std::size_t begin) {
-    Place there = at;
-    there[level] = points[begin].place[level];
-    return interpolate(points.subspan(begin, end_of(begin) - begin), level + 1, there, shape, beyond);
-  };
-  // Off the measured range, an edge value goes on in proportion to the analytical cost.
-  const auto extend = [&](std::size_t begin) {
-    Place edge = at;
-    edge[level] = points[begin].place[level];
-    beyond = true;
-    const double base = shape(edge);
-    return inner(begin) * (base > 0 ? shape(at) / base : 1);
-  };
-  const double x = at[level];
-  if (x < points.front().place[level]) return extend(0);
-  std::size_t low = 0;
-  for (std::size_t next = end_of(low); next < points.size() && points[next].place[level] <= x; next = end_of(low))
-    low = next;
-  if (points[low].place[level] == x) return inner(low);
-  const std::size_t high = end_of(low);
-  if (high == points.size()) return extend(low);
-  const double x_low = points[low].place[level], x_high = points[high].place[level];
-  const double y_low = inner(low), y_high = inner(high);
-  return y_low + (y_high - y_low) * ((x - x_low) / (x_high - x_low));
-}
-
-/// Points of one op, as asked for by a plan.
-struct PointFilter {
-  std::string_view op;
-  bool phased = false, prefill = false;
-  std::optional<Transport> transport = std::nullopt;
-  std::optional<TransportClass> or_class = std::nullopt;  ///< of other transports, those of this class too
-  Precision precision = Precision::Bf16;
-  bool beside = false;
-};
-
 class ProfileTable {
  public:
-  ProfileTable(const Plan& plan, const Profile& profile, const MachineSpec& machine)
+  ProfileTable(const Plan& plan, const Profile& profile, const MachineSpec& machine, const PowerState& power)
       : plan_(plan),
         profile_(profile),
         machine_(machine),
+        power_(power),
+        least_duty_(least_duty(profile)),
         wires_differ_(profile.machine.nodes == 1 && machine.link_domain(plan.world) < plan.world.ranks) {}
 
   CostTable build(RoutedLoads* loads);
@@ -111,64 +30,53 @@ class ProfileTable {
   void adjust(const CostCell& cell, OpCost& cost);
   void adjust_compute(const CostCell& cell, OpCost& cost);
   void adjust_exchange(const CostCell& cell, OpCost& cost);
-  std::vector<Measured> select(const PointFilter& filter) const;
-  Place place_of(const ProfilePoint& point) const;
   /// Eagerly the kernels of an op follow each other at the gaps of eager launches; points are of graphs.
   void add_eager_gaps(const CostCell& cell, OpCost& cost) const;
   /// What computation loses beside comm kernels that mostly wait for a slower fabric.
   void scale_contention(CostTable& table) const;
   /// The time at `at` from points, which off their range go on in proportion to `along`, times what `analytical` is of
   /// an even batch is, `even`.
-  double scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
-                double analytical, std::string_view name);
+  Measured scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
+                  double analytical, std::string_view name);
+  double clock_of(double tokens, bool prefill) const;
   OpContext context_at(const CostCell& cell, const Place& at, std::vector<double>& rows) const;
   const Exchange& exchange_at(int ranks, double tokens);
 
   const Plan& plan_;
   const Profile& profile_;
   const MachineSpec& machine_;
+  PowerState power_;
+  int least_duty_;        ///< measured, in percent
   bool wires_differ_;     ///< the plan's ranks are further apart than those of the profile were
   Ns moving_{}, held_{};  ///< of all comm kernels: as measured, and with the fabric's wires
   std::set<std::string> missing_, beyond_;
-  bool borrowed_ = false;  ///< MLP points are of another transport
+  double slowest_mhz_ = 0;  ///< of the clocks that ops are priced at
+  bool borrowed_ = false;   ///< MLP points are of another transport
   std::map<std::pair<int, double>, Exchange> exchanges_;
 };
 
-Place ProfileTable::place_of(const ProfilePoint& p) const {
-  const double outer = p.ranks > 0 ? p.ranks : p.experts;
-  const double context = p.op == "A0" ? 0 : static_cast<double>(p.context);  // projections see no context
-  const auto tokens = static_cast<double>(p.tokens);
-  return {outer, static_cast<double>(p.sms), context, p.op == "MLP" ? filled_rows(tokens, outer) : tokens};
-}
-
-std::vector<Measured> ProfileTable::select(const PointFilter& filter) const {
-  std::vector<Measured> out;
-  for (const ProfilePoint& p : profile_.points) {
-    if (p.op != filter.op || p.precision != filter.precision || p.beside.empty() == filter.beside) continue;
-    if (filter.phased && p.prefill != filter.prefill) continue;
-    const bool other = filter.transport && p.transport && *filter.transport != *p.transport;
-    if (other && (!filter.or_class || transport_info(*p.transport).transport_class != *filter.or_class)) continue;
-    out.push_back({place_of(p), p.median_us * 1000});
-  }
-  std::stable_sort(out.begin(), out.end(), [](const Measured& a, const Measured& b) { return a.place < b.place; });
-  // The same place beside different things: the slowest company counts.
-  std::vector<Measured> unique;
-  for (const Measured& m : out) {
-    if (!unique.empty() && unique.back().place == m.place) {
-      unique.back().ns = std::max(unique.back().ns, m.ns);
-    } else {
-      unique.push_back(m);
-    }
-  }
-  return unique;
-}
-
-double ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
-                            double analytical, std::string_view name) {
+Measured ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
+                              double analytical, std::string_view name) {
   bool beyond = false;
-  const double measured = interpolate(points, 0, at, along, beyond);
+  const double measured = interpolate(points, at, along, beyond);
   if (beyond) beyond_.insert(std::string(name));
-  return even > 0 ? measured * (analytical / even) : measured;
+  const double mhz = interpolate_clock(points, at);
+  return {at, even > 0 ? measured * (analytical / even) : measured, mhz};
+}
+
+/// The clock that computation of such a batch leaves a GPU that computes for the plan's share of the time; 0: not
+/// known.
+double ProfileTable::clock_of(double tokens, bool prefill) const {
+  double mhz[2] = {0, 0};
+  for (const bool paused : {false, true}) {
+    PointFilter filter{.op = "A0", .phased = true, .prefill = prefill, .precision = plan_.shape.weights};
+    if (paused) filter.duty = least_duty_;
+    std::vector<Measured> points = select_points(profile_, filter);
+    if (points.empty()) return 0;
+    mhz[paused ? 1 : 0] = interpolate_clock(points, {0, static_cast<double>(plan_.sm.compute), 0, tokens});
+  }
+  const double share = std::min((1 - power_.duty) / (1 - least_duty_ / 100.0), 1.0);
+  return mhz[0] + (mhz[1] - mhz[0]) * share;
 }
 
 /// An even batch at `at` that is otherwise like the cell's: what a calibration measures.
@@ -240,21 +148,19 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
   const double tokens =
       cell.op->kind == OpKind::HEAD && prefill ? c.attention.decode_tokens + c.attention.prefill_requests : c.tokens;
   const bool sees_context = cell.op->kind == OpKind::A1;
-  const Place even_at = mlp ? Place{static_cast<double>(c.expert_rows.size()), static_cast<double>(cell.sms), 0, rows}
-                            : Place{0, static_cast<double>(cell.sms), sees_context ? context : 0, tokens};
-  if (even_at[3] <= 0) return;
-  Place at = even_at;
-  if (mlp) at[3] = filled_rows(rows, at[0]);
+  const Place at = mlp ? Place{static_cast<double>(c.expert_rows.size()), static_cast<double>(cell.sms), 0, rows}
+                       : Place{0, static_cast<double>(cell.sms), sees_context ? context : 0, tokens};
+  if (at[3] <= 0) return;
   PointFilter filter{.op = op_name(cell.op->kind),
                      .phased = attention,
                      .prefill = prefill,
                      .precision = mlp ? plan_.shape.expert_weights : plan_.shape.weights};
   if (mlp) filter.transport = plan_.transport;
-  std::vector<Measured> alone = select(filter);
+  std::vector<Measured> alone = select_points(profile_, filter);
   if (mlp && alone.empty()) {
     // Rows lie as a class of transports lays them: by expert, or by rank.
     filter.or_class = plan_.find_op("D") ? TransportClass::HighThroughput : TransportClass::LowLatency;
-    alone = select(filter);
+    alone = select_points(profile_, filter);
     borrowed_ = borrowed_ || !alone.empty();
   }
   if (alone.empty()) {
@@ -284,19 +190,38 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
       Place there = p;
       there[kSmLevel] = most;
       bool beyond = false;
-      const double base = time_at(there), measured = interpolate(whole, 0, there, time_at, beyond);
+      const double base = time_at(there), measured = interpolate(whole, there, time_at, beyond);
       return base > 0 ? measured * (shape(p) / base) : measured;
     };
   };
-  cost.time = to_ns(scaled(alone, at, along_whole(time_at), time_at(even_at), count(analytical.time), filter.op));
+  ClockCurve curve;
+  curve.dense = scaled(alone, at, along_whole(time_at), time_at(at), count(analytical.time), filter.op);
+  double mhz = 0;
+  cost.time = to_ns(curve.dense.ns);
+  if (least_duty_ < 100) {
+    filter.duty = least_duty_;
+    const std::vector<Measured> relaxed = select_points(profile_, filter);
+    filter.duty = 100;
+    mhz = power_.sm_mhz > 0 ? power_.sm_mhz : clock_of(c.tokens, prefill);
+    if (!relaxed.empty() && mhz > 0)
+      curve.relaxed = scaled(relaxed, at, along_whole(time_at), time_at(at), count(analytical.time), filter.op);
+    if (curve.known()) cost.time = to_ns(curve.at(mhz));
+    slowest_mhz_ = slowest_mhz_ > 0 ? std::min(slowest_mhz_, mhz) : mhz;
+  }
   filter.beside = true;
-  const std::vector<Measured> beside = select(filter);
+  filter.company_sms = plan_.sm.comm;
+  // Low-latency kernels have sent before computation begins: what whole exchanges cost it does not hold.
+  const bool moves = plan_.sm.comm > 0 || plan_.transport == Transport::CopyEngine;
+  const std::vector<Measured> beside = moves ? select_points(profile_, filter) : std::vector<Measured>{};
   if (beside.empty()) {
     if (analytical.time > Ns{0})
       cost.beside = to_ns(count(analytical.beside) * count(cost.time) / count(analytical.time));
   } else {
-    cost.beside =
-        to_ns(scaled(beside, at, along_whole(beside_at), beside_at(even_at), count(analytical.beside), filter.op));
+    const Measured company =
+        scaled(beside, at, along_whole(beside_at), beside_at(at), count(analytical.beside), filter.op);
+    cost.beside = to_ns(company.ns);
+    // What company costs, at one clock.
+    if (curve.known() && company.mhz > 0) cost.beside = to_ns(company.ns * (count(cost.time) / curve.at(company.mhz)));
   }
 }
 
@@ -309,15 +234,16 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
     const PointFilter filter{.op = name,
                              .transport = plan_.transport,
                              .precision = dispatch ? plan_.shape.dispatch : plan_.shape.combine,
-                             .beside = beside};
-    const std::vector<Measured> points = select(filter);
+                             .beside = beside,
+                             .company_sms = plan_.sm.compute};
+    const std::vector<Measured> points = select_points(profile_, filter);
     if (points.empty()) return false;
     const auto shape = [&](const Place& p) {
       const Exchange& exchange = exchange_at(static_cast<int>(p[0]), p[3]);
       const OpCost price = price_exchange(cell.op->kind, exchange, 0, machine_, static_cast<int>(p[1]));
       return static_cast<double>((price.*field).count());
     };
-    cost.*field = to_ns(scaled(points, at, shape, shape(at), static_cast<double>((cost.*field).count()), name));
+    cost.*field = to_ns(scaled(points, at, shape, shape(at), static_cast<double>((cost.*field).count()), name).ns);
     return true;
   };
   const OpCost analytical = cost;
@@ -371,6 +297,8 @@ void ProfileTable::add_eager_gaps(const CostCell& cell, OpCost& cost) const {
 }
 
 void ProfileTable::scale_contention(CostTable& table) const {
+  // An un-split step's comm kernels take the SMs that computation also counts on, whether they move data or wait.
+  if (plan_.sm.compute + plan_.sm.comm > machine_.gpu.sms) return;
   // Points beside communication were measured while it moved data all along. Over a slower fabric the same bytes move
   // in the same memory, over a longer time: the loss is spread over it.
   if (held_ <= moving_) return;
@@ -400,6 +328,7 @@ CostTable ProfileTable::build(RoutedLoads* loads) {
       plan_, machine_, [this](const CostCell& cell, OpCost& cost) { adjust(cell, cost); }, loads);
   scale_contention(table);
   if (profile_.host) table.host = *profile_.host;
+  table.sm_mhz = static_cast<int>(slowest_mhz_ + 0.5);
   // The first sentence of the analytical table no longer holds.
   table.assumptions.front() =
       "Op times come from " + profile_.file + ", measured on " + profile_.machine.gpu + " on " + profile_.date + ".";
@@ -449,7 +378,14 @@ std::optional<double> profile_kernels(const Profile& profile, std::string_view o
   return std::nullopt;
 }
 
-CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine, RoutedLoads* loads) {
+int least_duty(const Profile& profile) {
+  int least = 100;
+  for (const ProfilePoint& p : profile.points) least = std::min(least, p.duty);
+  return least;
+}
+
+CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine, RoutedLoads* loads,
+                        const PowerState& power) {
   if (!same_layer(profile.shape, plan.shape))
     throw InputError(profile.file, "/shape",
                      "was measured for another model (" + profile.shape.name + ", hidden " +
@@ -462,7 +398,7 @@ CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineS
   if (!profile.machine.preset.empty() && profile.machine.preset != machine.gpu.name)
     throw InputError(profile.file, "/machine/preset",
                      "was measured on " + profile.machine.preset + ", the plan is for " + machine.gpu.name);
-  return ProfileTable(plan, profile, machine).build(loads);
+  return ProfileTable(plan, profile, machine, power).build(loads);
 }
 
 }  // namespace dbo

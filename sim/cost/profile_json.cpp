@@ -76,9 +76,11 @@ ProfilePoint profile_point_from_json(const JsonRef& ref) {
   point.precision = static_cast<Precision>(reader.require("precision").one_of(precision_names(), "precision"));
   point.beside = text_of(reader, "beside");
   point.beside_sms = int_of(reader, "beside_sms", 0);
+  if (const auto duty = reader.find("duty")) point.duty = static_cast<int>(duty->integer(1, 100));
   point.median_us = reader.require("median_us").number(0, kMaxUs);
   point.spread_us = reader.require("spread_us").number(0, kMaxUs);
   point.repeats = static_cast<int>(reader.require("repeats").integer(1, 1 << 30));
+  point.sm_mhz = int_of(reader, "sm_mhz", 0);
   reader.done();
   return point;
 }
@@ -88,7 +90,7 @@ namespace {
 /// What tells two points apart.
 auto key_of(const ProfilePoint& p) {
   return std::tie(p.op, p.prefill, p.transport, p.ranks, p.experts, p.tokens, p.context, p.sms, p.precision, p.beside,
-                  p.beside_sms);
+                  p.beside_sms, p.duty);
 }
 
 void read_points(const JsonRef& ref, Profile& profile) {
@@ -180,9 +182,11 @@ Json profile_point_to_json(const ProfilePoint& p) {
   out.set("precision", precision_name(p.precision));
   if (!p.beside.empty()) out.set("beside", p.beside);
   if (p.beside_sms > 0) out.set("beside_sms", p.beside_sms);
+  if (p.duty < 100) out.set("duty", p.duty);
   out.set("median_us", p.median_us);
   out.set("spread_us", p.spread_us);
   out.set("repeats", p.repeats);
+  if (p.sm_mhz > 0) out.set("sm_mhz", p.sm_mhz);
   return out;
 }
 

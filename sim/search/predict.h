@@ -42,7 +42,14 @@ ScheduleSpec step_spec(const Config& config, const Decision& decision);
 struct CostSources {
   std::optional<Profile> profile;
   RoutedLoads loads;
+  /// Between two steps, without work: the GPU rests.
+  Ns pause{};
+  /// SM clock where other work has a part in it (steps of several plans in turn); 0: what the plan's own steps come to.
+  double sm_mhz = 0;
 };
+
+/// How long the rank with most computation computes in a step, alone, in ns.
+std::int64_t compute_ns(const Plan& plan, const CostTable& costs);
 
 /// The costs of a plan of the config; `split`: its decision splits the step.
 /// The profile of a config whose costs come from one: its file, or what ships for its GPU and model. Throws InputError

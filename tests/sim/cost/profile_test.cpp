@@ -83,17 +83,113 @@ Json* member(Json& object, std::string_view key) {
 
 }  // namespace
 
-TEST_CASE("profile: rows of an expert count by tiles of 64 between measured sizes") {
-  // 8 experts a rank of top-6: 128 tokens a ubatch make 96 rows an expert, which fill two tiles as 128 do; 80 tokens
-  // make 60, which are on the line from 8 to 64.
-  std::vector<ProfilePoint> points = {point("MLP", 64, 0, 50), point("MLP", 512, 0, 106), point("MLP", 1024, 0, 140)};
-  for (ProfilePoint& p : points) p.experts = 8;
-  const auto mlp_us = [&](int tokens) {
-    const Plan plan = decode_plan(tokens, 4096);
-    return cost_of(plan, profile_costs(plan, profile(points), machine()), "MLP").time;
+TEST_CASE("profile: between two measured clocks a time goes with the clock's period, and memory waits for none") {
+  // A1 took 100 us at 1400 MHz and 80 at 1750: the same cycles. S took 50 at both.
+  const auto at = [](ProfilePoint p, int mhz, int duty) {
+    p.sm_mhz = mhz;
+    p.duty = duty;
+    return p;
   };
-  CHECK(mlp_us(256) == Ns{140'000});
-  CHECK(mlp_us(160) == Ns{102'000});
+  Plan plan = decode_plan(128, 1000, Transport::LsaHt);
+  plan.sm = {SmControl::Limit, 16, 116, 0};
+  std::vector<ProfilePoint> points = {
+      at(point("A0", 64, 1000, 20), 1400, 100),  at(point("A0", 64, 1000, 19), 1750, 67),
+      at(point("A1", 64, 1000, 100), 1400, 100), at(point("A1", 64, 1000, 80), 1750, 67),
+      at(point("S", 64, 0, 50), 1400, 100),      at(point("S", 64, 0, 50), 1750, 67),
+      at(point("A1", 64, 1000, 90), 1750, 100)};
+  for (ProfilePoint& p : points) p.sms = 116;
+  points.back().beside = "D+C";
+  points.back().beside_sms = 16;
+  const Profile measured = profile(points);
+  CHECK(least_duty(measured) == 67);
+  const auto costs = [&](const PowerState& power, std::string_view op) {
+    return cost_of(plan, profile_costs(plan, measured, machine(), nullptr, power), op);
+  };
+  CHECK(costs({1, 0}, "A1").time == Ns{100'000});
+  CHECK(costs({0.67, 0}, "A1").time == Ns{80'000});
+  CHECK(costs({0.3, 0}, "A1").time == Ns{80'000});
+  // Half way in duty the clock is 1575 MHz: 140,000 cycles take 88.889 us.
+  CHECK(costs({0.835, 0}, "A1").time == Ns{88'889});
+  // Something else decides the clock; below what was measured the cycles stay.
+  CHECK(costs({1, 1750}, "A1").time == Ns{80'000});
+  CHECK(costs({1, 1200}, "A1").time == Ns{116'667});
+  for (const double mhz : {1200.0, 1400.0, 1600.0, 1900.0}) CHECK(costs({1, mhz}, "S").time == Ns{50'000});
+  // Company cost an eighth at 1750 MHz, so it does at any clock.
+  CHECK(costs({1, 1750}, "A1").beside == Ns{90'000});
+  CHECK(costs({1, 1400}, "A1").beside == Ns{112'500});
+  CHECK(profile_costs(plan, measured, machine(), nullptr, {0.835, 0}).sm_mhz == 1575);
+  // Without points at two clocks there is nothing to go by.
+  std::erase_if(points, [](const ProfilePoint& p) { return p.duty < 100; });
+  const CostTable dense = profile_costs(plan, profile(points), machine(), nullptr, {0.67, 0});
+  CHECK(cost_of(plan, dense, "A1").time == Ns{100'000});
+  CHECK(dense.sm_mhz == 0);
+}
+
+TEST_CASE("profile: the more a GPU waits, the less its computation takes, and a higher clock never costs time") {
+  const auto at = [](std::string_view op, double us, int mhz, int duty) {
+    ProfilePoint p = point(op, 64, 1000, us);
+    p.sm_mhz = mhz;
+    p.duty = duty;
+    return p;
+  };
+  const Plan plan = decode_plan(128, 1000);
+  // Of the pairs one got slower with pauses (noise), and one sped up more than its clock did.
+  for (const auto& [dense_us, relaxed_us] : {std::pair{100.0, 90.0}, {100.0, 101.0}, {100.0, 60.0}}) {
+    const Profile measured = profile({at("A0", 20, 1450, 100), at("A0", 20, 1800, 67), at("A1", dense_us, 1450, 100),
+                                      at("A1", relaxed_us, 1800, 67)});
+    Ns before{INT64_MAX};
+    for (double mhz = 1200; mhz <= 1980; mhz += 20) {
+      const Ns now = cost_of(plan, profile_costs(plan, measured, machine(), nullptr, {1, mhz}), "A1").time;
+      CHECK(now <= before);
+      CHECK(now > Ns{0});
+      before = now;
+    }
+  }
+}
+
+TEST_CASE("profile: company counts as the plan has it: other comm kernels, copy engines, or none") {
+  const auto beside = [](double us, int sms) {
+    ProfilePoint p = point("S", 64, 0, us);
+    p.beside = "D+C";
+    p.beside_sms = sms;
+    return p;
+  };
+  const Profile measured = profile({point("S", 64, 0, 50), beside(60, 16), beside(75, 20), beside(55, 0)});
+  Plan kernels = decode_plan(128, 1000, Transport::LsaHt);
+  kernels.sm = {SmControl::Limit, 20, 132, 0};
+  CHECK(cost_of(kernels, profile_costs(kernels, measured, machine()), "S").beside == Ns{75'000});
+  kernels.sm.comm = 16;
+  CHECK(cost_of(kernels, profile_costs(kernels, measured, machine()), "S").beside == Ns{60'000});
+  // Not measured beside so many: whatever kernels there were, the slowest counts.
+  kernels.sm.comm = 12;
+  CHECK(cost_of(kernels, profile_costs(kernels, measured, machine()), "S").beside == Ns{75'000});
+  Plan copies = decode_plan(128, 1000, Transport::CopyEngine);
+  copies.sm = {SmControl::Limit, 0, 132, 0};
+  CHECK(cost_of(copies, profile_costs(copies, measured, machine()), "S").beside == Ns{55'000});
+  // Low-latency kernels sent before S began: in proportion to the cost model, whatever was measured.
+  Plan sends = decode_plan(128, 1000, Transport::LsaLl);
+  sends.sm = {SmControl::Limit, 0, 132, 0};
+  const Profile alone = profile({point("S", 64, 0, 50)});
+  CHECK(cost_of(sends, profile_costs(sends, measured, machine()), "S").beside ==
+        cost_of(sends, profile_costs(sends, alone, machine()), "S").beside);
+}
+
+TEST_CASE("profile: SMs that both sorts of kernels count on are lost while the comm kernel waits, too") {
+  // As below, but computation may use all 132 SMs, as beside an un-split step's exchange.
+  Plan plan = decode_plan(128, 1000, Transport::LsaHt, 16);
+  plan.sm = {SmControl::Limit, 20, 132, 0};
+  ProfilePoint d = point("D", 64, 0, 2), c = point("C", 64, 0, 2), beside = point("S", 64, 0, 40);
+  for (ProfilePoint* p : {&d, &c}) {
+    p->transport = Transport::LsaHt;
+    p->ranks = 16;
+    p->sms = plan.sm.comm;
+  }
+  d.precision = plan.shape.dispatch;
+  c.precision = plan.shape.combine;
+  beside.beside = "D+C";
+  beside.beside_sms = 20;
+  const Profile measured = profile({d, c, point("S", 64, 0, 20), beside});
+  CHECK(cost_of(plan, profile_costs(plan, measured, machine()), "S").beside == Ns{40'000});
 }
 
 TEST_CASE("profile: an MLP not measured over a transport takes what it took over one that lays out rows alike") {
@@ -223,10 +319,12 @@ TEST_CASE("profile: halves of an exchange, its wire and its company are measured
     ProfilePoint p = point(op, 64, 0, us);
     p.transport = Transport::LsaLl;
     p.ranks = 8;
+    p.beside_sms = beside.empty() ? 0 : 132;
     p.beside = std::move(beside);
     return p;
   };
-  const Plan plan = decode_plan(128, 1024);
+  Plan plan = decode_plan(128, 1024);
+  plan.sm = {SmControl::Limit, 0, 132, 0};
   const CostTable table = profile_costs(
       plan, profile({comm("D.send", 9), comm("D.recv", 7), comm("D.wire", 21), comm("D.recv", 8.4, "A1")}), machine());
   CHECK(cost_of(plan, table, "D.send").time == Ns{9000});
@@ -385,6 +483,7 @@ TEST_CASE("profile: what communication costs computation is spread over the time
   ProfilePoint alone = point("A1", 64, 1000, 20);
   alone.sms = beside.sms = plan.sm.compute;
   beside.beside = "D+C";
+  beside.beside_sms = plan.sm.comm;
   const CostTable table = profile_costs(plan, profile({d, c, alone, beside}), machine());
   const OpCost a1 = cost_of(plan, table, "A1");
   CHECK(a1.time == Ns{20'000});

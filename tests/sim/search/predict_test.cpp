@@ -6,6 +6,8 @@
 
 #include "sim/base/error.h"
 #include "sim/base/json_reader.h"
+#include "sim/batch/decide.h"
+#include "sim/cost/profile.h"
 
 using namespace dbo;
 
@@ -103,4 +105,47 @@ TEST_CASE("predict: stated costs that add up to more than the engine's integers 
                        "test.json: /costs: is more than can be simulated: with ops of up to 1000 s the step may take "
                        "longer than 72057594 s, the most there is",
                        InputError);
+}
+
+TEST_CASE("predict: the clock is that of the time for which the plan's own step computes, unless it is given") {
+  // Every op of a rank's own batch took 140,000 cycles at 1400 MHz without and at 1750 with pauses.
+  Config config = config_of(R"(, "overlap": {"schedule": "vllm-ll", "transport": "lsa-ll"})");
+  config.costs.source = CostSource::Profile;
+  CostSources sources;
+  sources.profile.emplace();
+  sources.profile->file = "p.json";
+  sources.profile->machine.gpus = 2;
+  sources.profile->shape = config.model;
+  for (const char* op : {"A0", "A1", "S", "FFN"}) {
+    for (const bool paused : {false, true}) {
+      ProfilePoint point;
+      point.op = op;
+      point.tokens = 64;
+      point.context = op[0] == 'A' ? 1024 : 0;
+      point.sms = 132;
+      point.precision = config.model.weights;
+      point.duty = paused ? 67 : 100;
+      point.sm_mhz = paused ? 1750 : 1400;
+      point.median_us = 140'000.0 / point.sm_mhz;
+      point.repeats = 5;
+      sources.profile->points.push_back(point);
+    }
+  }
+  const DecideSettings settings = decide_settings(config);
+  const StepBatch& step = config.workload.steps.front();
+  for (const bool baseline : {false, true}) {
+    const Plan plan = make_step_plan(config, decide(step, baseline ? without_dbo(settings) : settings), baseline);
+    const CostTable costs = step_costs(config, plan, !baseline, sources);
+    const auto computing = static_cast<double>(compute_ns(plan, costs));
+    const double duty = computing / static_cast<double>(simulate_plan({plan, costs}, {}).step_ns);
+    CHECK(duty < 1);
+    CHECK(costs.sm_mhz == doctest::Approx(1400 + 350 * std::min((1 - duty) / 0.33, 1.0)).epsilon(0.003));
+    sources.sm_mhz = 1500;
+    CHECK(step_costs(config, plan, !baseline, sources).sm_mhz == 1500);
+    // A rest between steps lets the clock rise.
+    sources.sm_mhz = 0;
+    sources.pause = Ns{20'000'000};
+    CHECK(step_costs(config, plan, !baseline, sources).sm_mhz >= costs.sm_mhz);
+    sources.pause = Ns{};
+  }
 }

@@ -1,0 +1,107 @@
+#include "sim/cost/profile_points.h"
+
+namespace dbo {
+namespace {
+
+/// Whether the points lie on both sides of the tokens asked for: what they say holds there.
+bool reaches(std::span<const Measured> points, double tokens) {
+  const auto [least, most] = std::minmax_element(
+      points.begin(), points.end(),
+      [](const Measured& a, const Measured& b) { return a.place[kPlaceLevels - 1] < b.place[kPlaceLevels - 1]; });
+  return least->place[kPlaceLevels - 1] <= tokens && tokens <= most->place[kPlaceLevels - 1];
+}
+
+/// Value at `at`, from points sorted by place whose coordinates before `level` are those of `at`. Among the values of
+/// an outer coordinate those are used that were measured on both sides of the tokens asked for, if there are such: a
+/// neighbour further away is worth more than one whose few tokens have to stand for many.
+double interpolate_level(std::span<const Measured> all, std::size_t level, Place at, const Shape& shape, bool& beyond) {
+  if (level == kPlaceLevels) return all.front().ns;
+  std::vector<Measured> reaching;
+  for (std::size_t begin = 0; level + 1 < kPlaceLevels && begin < all.size();) {
+    std::size_t end = begin;
+    while (end < all.size() && all[end].place[level] == all[begin].place[level]) ++end;
+    const std::span<const Measured> same = all.subspan(begin, end - begin);
+    if (reaches(same, at[kPlaceLevels - 1])) reaching.insert(reaching.end(), same.begin(), same.end());
+    begin = end;
+  }
+  const std::span<const Measured> points = reaching.empty() ? all : reaching;
+  const auto end_of = [&](std::size_t begin) {
+    std::size_t end = begin;
+    while (end < points.size() && points[end].place[level] == points[begin].place[level]) ++end;
+    return end;
+  };
+  const auto inner = [&](std::size_t begin) {
+    Place there = at;
+    there[level] = points[begin].place[level];
+    return interpolate_level(points.subspan(begin, end_of(begin) - begin), level + 1, there, shape, beyond);
+  };
+  // Off the measured range, an edge value goes on in proportion to the analytical cost.
+  const auto extend = [&](std::size_t begin) {
+    Place edge = at;
+    edge[level] = points[begin].place[level];
+    beyond = true;
+    const double base = shape(edge);
+    return inner(begin) * (base > 0 ? shape(at) / base : 1);
+  };
+  const double x = at[level];
+  if (x < points.front().place[level]) return extend(0);
+  std::size_t low = 0;
+  for (std::size_t next = end_of(low); next < points.size() && points[next].place[level] <= x; next = end_of(low))
+    low = next;
+  if (points[low].place[level] == x) return inner(low);
+  const std::size_t high = end_of(low);
+  if (high == points.size()) return extend(low);
+  const double x_low = points[low].place[level], x_high = points[high].place[level];
+  const double y_low = inner(low), y_high = inner(high);
+  return y_low + (y_high - y_low) * ((x - x_low) / (x_high - x_low));
+}
+
+Place place_of(const ProfilePoint& p) {
+  const double outer = p.ranks > 0 ? p.ranks : p.experts;
+  const double context = p.op == "A0" ? 0 : static_cast<double>(p.context);  // projections see no context
+  return {outer, static_cast<double>(p.sms), context, static_cast<double>(p.tokens)};
+}
+
+}  // namespace
+
+std::vector<Measured> select_points(const Profile& profile, const PointFilter& filter) {
+  std::vector<Measured> out, in_company;
+  for (const ProfilePoint& p : profile.points) {
+    if (p.op != filter.op || p.precision != filter.precision || p.beside.empty() == filter.beside) continue;
+    if (p.duty != filter.duty) continue;
+    if (filter.phased && p.prefill != filter.prefill) continue;
+    const bool other = filter.transport && p.transport && *filter.transport != *p.transport;
+    if (other && (!filter.or_class || transport_info(*p.transport).transport_class != *filter.or_class)) continue;
+    // Comm kernels take SMs and issue slots, copy engines neither: one says nothing of the other.
+    if (filter.beside && (p.beside_sms > 0) != (filter.company_sms > 0)) continue;
+    out.push_back({place_of(p), p.median_us * 1000, static_cast<double>(p.sm_mhz)});
+    if (p.beside_sms == filter.company_sms) in_company.push_back(out.back());
+  }
+  // An un-split step's comm kernels have other SMs than a split one's, beside the same ops.
+  if (filter.beside && !in_company.empty()) out = std::move(in_company);
+  std::stable_sort(out.begin(), out.end(), [](const Measured& a, const Measured& b) { return a.place < b.place; });
+  // The same place beside different things: the slowest company counts.
+  std::vector<Measured> unique;
+  for (const Measured& m : out) {
+    if (!unique.empty() && unique.back().place == m.place) {
+      unique.back().ns = std::max(unique.back().ns, m.ns);
+    } else {
+      unique.push_back(m);
+    }
+  }
+  return unique;
+}
+
+double interpolate(std::span<const Measured> points, const Place& at, const Shape& shape, bool& beyond) {
+  return interpolate_level(points, 0, at, shape, beyond);
+}
+
+double interpolate_clock(std::span<const Measured> points, const Place& at) {
+  std::vector<Measured> clocks(points.begin(), points.end());
+  for (Measured& m : clocks) m.ns = m.mhz;
+  bool beyond = false;
+  return interpolate(
+      clocks, at, [](const Place&) { return 1.0; }, beyond);
+}
+
+}  // namespace dbo

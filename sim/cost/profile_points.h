@@ -1,0 +1,66 @@
+// A profile's points where a plan asks for them: by op, phase, transport and company, and between them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "sim/cost/profile.h"
+
+namespace dbo {
+
+/// Where a measurement lies: ranks (communication) or experts (MLP), SMs, context, tokens. Outer coordinates first: a
+/// grid need not be complete, each outer value has inner ones of its own.
+inline constexpr std::size_t kPlaceLevels = 4, kSmLevel = 1;
+using Place = std::array<double, kPlaceLevels>;
+
+/// One point as interpolation sees it.
+struct Measured {
+  Place place;
+  double ns = 0;
+  double mhz = 0;  ///< clock it was measured at; 0: not known
+};
+
+/// Time over the clock, from measurements at two: what waits for memory stays, the rest goes with the clock's period.
+struct ClockCurve {
+  Measured dense, relaxed;  ///< without and with pauses
+
+  /// Whether the clocks lie far enough apart to say anything.
+  bool known() const { return dense.mhz > 0 && relaxed.mhz > dense.mhz * 1.02; }
+  double at(double mhz) const {
+    const double slope = (dense.ns - relaxed.ns) / (1 / dense.mhz - 1 / relaxed.mhz);
+    return relaxed.ns + std::clamp(slope, 0.0, relaxed.ns * relaxed.mhz) * (1 / mhz - 1 / relaxed.mhz);
+  }
+};
+
+/// The analytical cost at a place, in ns.
+using Shape = std::function<double(const Place&)>;
+
+/// Points of one op, as asked for by a plan.
+struct PointFilter {
+  std::string_view op;
+  bool phased = false, prefill = false;
+  std::optional<Transport> transport = std::nullopt;
+  std::optional<TransportClass> or_class = std::nullopt;  ///< of other transports, those of this class too
+  Precision precision = Precision::Bf16;
+  bool beside = false;
+  int company_sms = 0;  ///< beside: SMs that the plan gives what runs beside
+  int duty = 100;
+};
+
+/// The points that answer to `filter`, by place, each place once.
+std::vector<Measured> select_points(const Profile& profile, const PointFilter& filter);
+
+/// Value at `at` from points sorted by place, which must not be empty: linear in each coordinate between the nearest
+/// that were measured, on both sides of the tokens asked for if there are such. Off the measured range an edge value
+/// goes on as `shape` does, and `beyond` is set.
+double interpolate(std::span<const Measured> points, const Place& at, const Shape& shape, bool& beyond);
+/// The clock the points were measured at, in the same way.
+double interpolate_clock(std::span<const Measured> points, const Place& at);
+
+}  // namespace dbo
