@@ -19,12 +19,8 @@ constexpr int kLeastLayers = 4, kMostLayers = 16;
 
 using Kinds = std::vector<OpKind>;
 
-bool is_low_latency(Transport transport) {
-  return transport_info(transport).transport_class != TransportClass::HighThroughput;
-}
-
-Kinds comm_ops(Transport transport) {
-  if (is_low_latency(transport)) return {OpKind::DSend, OpKind::DRecv, OpKind::CSend, OpKind::CRecv};
+Kinds comm_ops(bool low_latency) {
+  if (low_latency) return {OpKind::DSend, OpKind::DRecv, OpKind::CSend, OpKind::CRecv};
   return {OpKind::D, OpKind::C};
 }
 
@@ -68,7 +64,9 @@ class Grid {
   }
   /// Every op of one batch over transports and splits of the SMs.
   void batch(const CalibrationSetting& base);
-  bool is_used(bool prefill, int ranks, Transport transport, int comm_sms) const;
+  bool is_used(bool prefill, int ranks, Transport transport, bool low_latency, int comm_sms) const;
+  /// One way of communicating: un-split, and every split of the SMs it knows.
+  void exchange(const CalibrationSetting& plain, bool own);
   /// Ops that depend on the rank's own batch alone.
   Kinds own_ops(bool prefill) const {
     Kinds kinds = {OpKind::A0, OpKind::A1};
@@ -88,57 +86,89 @@ class Grid {
     if (shape_.has_shared()) kinds.push_back(OpKind::S);
     return kinds;
   }
+  CalibrationSetting first_of(bool prefill) const;
   static void append(Kinds& to, const Kinds& from) { to.insert(to.end(), from.begin(), from.end()); }
 
   const ModelShape& shape_;
   const CalibrationScope& scope_;
   std::vector<CalibrationSetting> settings_;
+  /// What ops of the rank's own batch were measured beside, in this batch: SMs left to them, and whole exchanges'.
+  std::vector<int> own_splits_;
 };
 
-bool Grid::is_used(bool prefill, int ranks, Transport transport, int comm_sms) const {
-  if (scope_.uses.empty()) return true;
+bool Grid::is_used(bool prefill, int ranks, Transport transport, bool low_latency, int comm_sms) const {
+  const TransportClass known = transport_info(transport).transport_class;
+  if (low_latency && known == TransportClass::HighThroughput) return false;
+  if (!low_latency && known == TransportClass::LowLatency) return false;
+  // Who does not say exchanges prompts as a whole, and tokens in halves where that is possible.
+  if (scope_.uses.empty()) return known != TransportClass::Both || low_latency != prefill;
   return std::any_of(scope_.uses.begin(), scope_.uses.end(), [&](const CalibrationUse& use) {
     return use.prefill == prefill && use.ranks == ranks && use.transport == transport &&
-           (comm_sms == 0 || use.comm_sms == comm_sms);
+           use.low_latency == low_latency && (comm_sms == 0 || use.comm_sms == comm_sms);
   });
+}
+
+void Grid::exchange(const CalibrationSetting& plain, bool own) {
+  const bool splits = has_comm_sms(plain.transport);
+  const auto is_fresh = [&](int compute_sms) {
+    const bool fresh = std::find(own_splits_.begin(), own_splits_.end(), compute_sms) == own_splits_.end();
+    if (fresh) own_splits_.push_back(compute_sms);
+    return fresh;
+  };
+  CalibrationSetting s = plain;
+  append(s.ops, own ? own_ops(plain.prefill) : Kinds{});
+  // The un-split server's own block count: its shared experts run beside the exchange, on all SMs. Copy engines leave
+  // all SMs to everything, split or not.
+  if (splits) s.comm_sms = kDefaultCommSms;
+  if (plain.transport == Transport::CopyEngine) s.beside = beside_ops(is_fresh(scope_.gpu_sms));
+  if (!plain.low_latency && splits && shape_.has_shared() && !scope_.quick) s.beside = {OpKind::S};
+  add(s);
+  if (!splits) return;
+  // Then every split, with its ops on the SMs that remain.
+  for (const int comm : scope_.comm_sms) {
+    if (!is_used(plain.prefill, plain.ranks, plain.transport, plain.low_latency, comm)) continue;
+    const bool fresh = is_fresh(scope_.gpu_sms - comm);
+    CalibrationSetting split = plain;
+    split.partition = true;
+    split.comm_sms = comm;
+    append(split.ops, fresh ? own_ops(plain.prefill) : Kinds{});
+    std::erase(split.ops, OpKind::EMB);
+    if (fresh || !scope_.quick) split.beside = beside_ops(fresh);
+    add(split);
+  }
 }
 
 void Grid::batch(const CalibrationSetting& base) {
   // Ops of the rank's own batch are the same for all ranks and transports: measured with the first, and with the first
   // of every split of the SMs.
   bool own = true;
-  std::vector<int> own_splits;
+  own_splits_.clear();
   for (const int ranks : scope_.ranks) {
     for (const Transport transport : scope_.transports) {
       // NCCL's ranks cannot be played by others.
       if (transport == Transport::Nccl && ranks > scope_.gpus) continue;
-      if (!is_used(base.prefill, ranks, transport, 0)) continue;
-      CalibrationSetting s = base;
-      s.ranks = ranks;
-      s.transport = transport;
-      s.ops = comm_ops(transport);
-      s.ops.push_back(OpKind::MLP);
-      const CalibrationSetting plain = s;
-      append(s.ops, own ? own_ops(base.prefill) : Kinds{});
-      own = false;
-      // The un-split server's own block count, then every split, with its ops on the SMs that remain.
-      if (has_comm_sms(transport)) s.comm_sms = kDefaultCommSms;
-      add(s);
-      if (!has_comm_sms(transport)) continue;
-      for (const int comm : scope_.comm_sms) {
-        if (!is_used(base.prefill, ranks, transport, comm)) continue;
-        const bool fresh = std::find(own_splits.begin(), own_splits.end(), comm) == own_splits.end();
-        if (fresh) own_splits.push_back(comm);
-        CalibrationSetting split = plain;
-        split.partition = true;
-        split.comm_sms = comm;
-        append(split.ops, fresh ? own_ops(base.prefill) : Kinds{});
-        std::erase(split.ops, OpKind::EMB);
-        if (fresh || !scope_.quick) split.beside = beside_ops(fresh);
-        add(split);
+      for (const bool low_latency : {true, false}) {
+        if (!is_used(base.prefill, ranks, transport, low_latency, 0)) continue;
+        CalibrationSetting plain = base;
+        plain.ranks = ranks;
+        plain.transport = transport;
+        plain.low_latency = low_latency;
+        plain.ops = comm_ops(low_latency);
+        plain.ops.push_back(OpKind::MLP);
+        exchange(plain, own);
+        own = false;
       }
     }
   }
+}
+
+/// With whom a rank exchanges does not matter to its own ops: as the first setting of the phase does.
+CalibrationSetting Grid::first_of(bool prefill) const {
+  const auto first = std::find_if(settings_.begin(), settings_.end(),
+                                  [&](const CalibrationSetting& s) { return s.prefill == prefill; });
+  CalibrationSetting own = *first;
+  own.beside.clear();
+  return own;
 }
 
 void Grid::decode() {
@@ -152,22 +182,20 @@ void Grid::decode() {
     base.tokens = t;
     base.context = 4096;
     batch(base);
+    if (settings_.empty()) return;
     for (const std::int64_t context : contexts) {
       if (context == base.context) continue;
-      CalibrationSetting attention = base;
-      attention.ranks = scope_.ranks.front();
-      attention.transport = scope_.transports.front();
+      CalibrationSetting attention = first_of(false);
+      attention.tokens = t;
       attention.context = context;
       attention.ops = {OpKind::A1};
-      if (has_comm_sms(attention.transport)) attention.comm_sms = kDefaultCommSms;
       add(attention);
     }
   }
-  if (scope_.quick || settings_.empty()) return;
+  if (scope_.quick) return;
   // Dense products pick other kernels from one size to the next: ops of the rank's own batch on a finer grid.
   for (const std::int64_t t : {48, 112, 144, 176, 224, 288, 352, 448}) {
-    // With whom the rank exchanges does not matter to them: as the first setting of decode does.
-    CalibrationSetting own = settings_.front();
+    CalibrationSetting own = first_of(false);
     own.tokens = t;
     own.ops = own_ops(false);
     own.ops.push_back(OpKind::MLP);
@@ -184,11 +212,10 @@ void Grid::prefill() {
     base.tokens = t;
     base.context = std::min<std::int64_t>(t, 1024);
     batch(base);
+    if (settings_.empty() || !settings_.back().prefill) return;
     // Long prompts, and the later half of one that was cut in two.
-    CalibrationSetting attention = base;
-    attention.ranks = scope_.ranks.front();
-    attention.transport = scope_.transports.front();
-    if (has_comm_sms(attention.transport)) attention.comm_sms = kDefaultCommSms;
+    CalibrationSetting attention = first_of(true);
+    attention.tokens = t;
     attention.ops = {OpKind::A1};
     if (t > 1024) {
       attention.context = t;
@@ -198,6 +225,15 @@ void Grid::prefill() {
       attention.context = attention.cached = t;
       add(attention);
     }
+  }
+  if (scope_.quick) return;
+  for (const std::int64_t t : {1280, 2560, 5120}) {
+    CalibrationSetting own = first_of(true);
+    own.tokens = t;
+    own.context = 1024;
+    own.ops = own_ops(true);
+    own.ops.push_back(OpKind::MLP);
+    add(own);
   }
 }
 
@@ -239,7 +275,8 @@ CalibrationScope scope_of(const std::vector<Config>& configs, int gpus) {
         for (const Request& request : rank.requests) {
           const bool prefill = request.query > kDecodeQueries;
           (prefill ? scope.prefill : scope.decode) = true;
-          add(scope.uses, CalibrationUse{prefill, config.cluster.gpus(), config.overlap.transport, comm});
+          add(scope.uses, CalibrationUse{prefill, config.cluster.gpus(), config.overlap.transport,
+                                         config.overlap.low_latency, comm});
         }
       }
     }
@@ -280,7 +317,7 @@ Plan setting_plan(const CalibrationPoints& points, const CalibrationSetting& s) 
   spec.ubatches = 1;
   spec.loads = {setting_load(s)};
   spec.classes = {{{{0, s.ranks}}, 0}};
-  return make_baseline(spec, is_low_latency(s.transport), false);
+  return make_baseline(spec, s.low_latency, false);
 }
 
 std::string setting_name(const CalibrationSetting& s) {
@@ -302,6 +339,7 @@ Json points_to_json(const CalibrationPoints& points) {
     one.set("context", s.context);
     if (s.cached > 0) one.set("cached", s.cached);
     one.set("transport", transport_info(s.transport).name);
+    one.set("low_latency", s.low_latency);
     one.set("comm_sms", s.comm_sms);
     one.set("partition", s.partition);
     Json& ops = one.set("ops", Json::array());
@@ -335,6 +373,7 @@ CalibrationSetting read_setting(const JsonRef& ref) {
   s.context = reader.require("context").integer(1, 1 << 24);
   if (const auto cached = reader.find("cached")) s.cached = cached->integer(0, 1 << 24);
   s.transport = transports()[reader.require("transport").one_of(transport_names(), "transport")].id;
+  s.low_latency = reader.require("low_latency").boolean();
   s.comm_sms = static_cast<int>(reader.require("comm_sms").integer(0, 1 << 16));
   s.partition = reader.require("partition").boolean();
   for (const JsonRef& op : reader.require("ops").items()) s.ops.push_back(read_kind(op));

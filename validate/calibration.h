@@ -20,6 +20,7 @@ struct CalibrationSetting {
   std::int64_t context = 0;  ///< decode: of every request; prefill: new tokens of every prompt
   std::int64_t cached = 0;   ///< prefill: tokens of every prompt that are already there
   Transport transport = Transport::LsaLl;
+  bool low_latency = true;  ///< sends and receives; otherwise whole exchanges
   int comm_sms = 0;         ///< SMs of comm kernels (0: the transport has none)
   bool partition = false;   ///< whether compute kernels leave those SMs to them
   std::vector<OpKind> ops;  ///< measured alone
@@ -42,6 +43,7 @@ struct CalibrationUse {
   bool prefill = false;
   int ranks = 0;
   Transport transport = Transport::LsaLl;
+  bool low_latency = true;
   int comm_sms = 0;  ///< 0: the transport has none
 
   friend bool operator==(const CalibrationUse&, const CalibrationUse&) = default;

@@ -20,7 +20,7 @@ constexpr std::string_view kKernelsPrefix = "kernels of ";
 /// What tells two points apart.
 auto key_of(const ProfilePoint& p) {
   return std::make_tuple(p.op, p.prefill, p.transport, p.ranks, p.experts, p.tokens, p.context, p.sms, p.precision,
-                         p.beside, p.beside_sms);
+                         p.beside, p.beside_sms, p.duty);
 }
 
 double median_of(std::vector<double> values) {
@@ -80,6 +80,7 @@ std::string line_name(const ProfilePoint& p) {
   if (p.experts > 0) name += ", " + std::to_string(p.experts) + " experts";
   name += ", " + std::to_string(p.sms) + " SMs";
   if (!p.beside.empty()) name += ", beside " + p.beside;
+  if (p.duty < 100) name += ", " + std::to_string(p.duty) + " % of the time";
   return name;
 }
 

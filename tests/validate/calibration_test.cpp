@@ -42,7 +42,9 @@ TEST_CASE("calibration: of a list of configs only what they use is measured, and
   const ModelShape shape = model_preset("deepseek-v3");
   CalibrationScope narrow = scope();
   // Decode of 16 ranks over lsa-ll; prompts of two ranks over lsa-ht with 8, of 16 ranks with 24 SMs.
-  narrow.uses = {{false, 16, Transport::LsaLl, 0}, {true, 2, Transport::LsaHt, 8}, {true, 16, Transport::LsaHt, 24}};
+  narrow.uses = {{false, 16, Transport::LsaLl, true, 0},
+                 {true, 2, Transport::LsaHt, false, 8},
+                 {true, 16, Transport::LsaHt, false, 24}};
   std::set<int> own_splits;
   for (const CalibrationSetting& s : calibration_points(shape, narrow).settings) {
     CAPTURE(setting_name(s));
@@ -76,6 +78,47 @@ TEST_CASE("calibration: every op of the model is measured on whole and on split 
     for (const OpKind kind : {OpKind::A0, OpKind::A1, OpKind::MLP, OpKind::S}) CHECK(beside.count(kind) == 1);
     CHECK(whole.count(OpKind::HEAD) == (prefill ? 0 : 1));
   }
+}
+
+TEST_CASE(
+    "calibration: copy engines exchange tokens in halves and prompts as a whole, unless a config says otherwise") {
+  CalibrationScope engines = scope();
+  engines.transports = {Transport::CopyEngine};
+  const ModelShape shape = model_preset("deepseek-v3");
+  const auto is_whole = [](const CalibrationSetting& s) {
+    return std::find(s.ops.begin(), s.ops.end(), OpKind::D) != s.ops.end();
+  };
+  for (const CalibrationSetting& s : calibration_points(shape, engines).settings) {
+    CAPTURE(setting_name(s));
+    CHECK(s.low_latency != s.prefill);
+    CHECK(!s.partition);
+    if (!s.beside.empty()) CHECK(setting_plan({shape, 132, {}}, s).find_op("D").has_value() == s.prefill);
+  }
+  engines.uses = {{true, 2, Transport::CopyEngine, true, 0}, {false, 2, Transport::CopyEngine, false, 0}};
+  bool some = false;
+  for (const CalibrationSetting& s : calibration_points(shape, engines).settings) {
+    CAPTURE(setting_name(s));
+    CHECK(s.low_latency == s.prefill);
+    CHECK(!(is_whole(s) && s.low_latency));
+    some = some || is_whole(s);
+  }
+  CHECK(some);
+}
+
+TEST_CASE("calibration: what runs beside an exchange is measured where a step has it") {
+  CalibrationScope all = scope();
+  all.transports = {Transport::LsaLl, Transport::LsaHt, Transport::CopyEngine};
+  std::set<OpKind> unsplit, split, copies;
+  for (const CalibrationSetting& s : calibration_points(model_preset("deepseek-v3"), all).settings) {
+    CAPTURE(setting_name(s));
+    if (s.transport == Transport::LsaLl) CHECK(s.beside.empty());
+    std::set<OpKind>& of = s.transport == Transport::CopyEngine ? copies : s.partition ? split : unsplit;
+    of.insert(s.beside.begin(), s.beside.end());
+  }
+  // An un-split server has its shared experts beside an exchange, a split one everything.
+  CHECK(unsplit == std::set<OpKind>{OpKind::S});
+  CHECK(split == std::set<OpKind>{OpKind::A0, OpKind::A1, OpKind::S, OpKind::MLP});
+  CHECK(copies == split);
 }
 
 TEST_CASE("calibration: nccl is not asked to play ranks that are not there") {

@@ -160,8 +160,13 @@ class RankCalibration {
     const auto begin = Clock::now();
     const runtime::ErrorScope scope("calibrating " + setting_name(setting));
     const bool windows = session_.options.windows || setting.transport == Transport::Nccl;
-    const RankBench bench{
-        group_, placement_, timer_, windows && comm_ ? &comm_ : nullptr, group_.rank(), session_.state.host.node_gap};
+    const RankBench bench{group_,
+                          placement_,
+                          timer_,
+                          windows && comm_ ? &comm_ : nullptr,
+                          group_.rank(),
+                          session_.state.host.node_gap,
+                          session_.options.quick};
     RepeatRule rule;
     if (session_.options.quick) rule = {.least = 3, .most = 7, .spread = 0.02, .most_ms = 60};
     SettingFigures figures = measure_setting(bench, session_.points, setting, rule);

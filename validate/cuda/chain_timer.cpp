@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <string>
 #include <thread>
 
@@ -35,13 +36,13 @@ void await(cudaStream_t stream, Ns deadline, const std::string& what) {
   }
 }
 
-Timing timing_of(std::vector<double> us) {
+Timing timing_of(std::vector<double> us, double mhz) {
   if (us.empty()) return {};
   std::sort(us.begin(), us.end());
   const auto at = [&](double share) {
     return us[std::min(us.size() - 1, static_cast<std::size_t>(share * static_cast<double>(us.size())))];
   };
-  return {at(0.5), at(0.75) - at(0.25), static_cast<int>(us.size())};
+  return {at(0.5), at(0.75) - at(0.25), static_cast<int>(us.size()), mhz};
 }
 
 ChainTimer::ChainTimer(runtime::HostGroup& group, std::vector<cudaStream_t> sides)
@@ -152,17 +153,29 @@ GraphExec ChainTimer::capture(const std::function<void()>& enqueue) {
   return exec;
 }
 
+int ChainTimer::most_of_ranks(double mine) {
+  double most = mine;
+  for (const std::string& text : group_.gather(std::to_string(mine))) most = std::max(most, std::stod(text));
+  return static_cast<int>(most);
+}
+
 int ChainTimer::repeat(const GraphExec& graph, const RepeatRule& rule, const std::function<double()>& read) {
   std::vector<double> seen;
   double spent_ms = 0;
+  int ahead = 0;
   for (int i = -1; i < rule.most; ++i) {
     group_.barrier();
-    DBO_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream()));
+    for (int k = 0; k <= ahead; ++k) DBO_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream()));
     await(stream(), kReplayDeadline, "a measured graph");
     const double us = read();
-    if (i < 0) continue;  // warms up
+    if (i < 0) {  // warms up
+      constexpr double kMostAhead = 16;
+      ahead = most_of_ranks(std::ceil(std::min(rule.busy_us / std::max(us, 1.0), kMostAhead)));
+      clock_.begin();
+      continue;
+    }
     seen.push_back(us);
-    spent_ms += us / 1000;
+    spent_ms += us / 1000 * (1 + ahead);
     if (i + 1 < rule.least) continue;
     const Timing timing = timing_of(seen);
     const bool enough = timing.spread_us <= rule.spread * timing.median_us || spent_ms > rule.most_ms;
@@ -170,6 +183,7 @@ int ChainTimer::repeat(const GraphExec& graph, const RepeatRule& rule, const std
     const std::vector<std::string> all = group_.gather(enough ? "1" : "0");
     if (std::all_of(all.begin(), all.end(), [](const std::string& one) { return one == "1"; })) break;
   }
+  mhz_ = clock_.end();
   return static_cast<int>(seen.size());
 }
 
@@ -188,7 +202,7 @@ Timing ChainTimer::chain(const std::vector<Enqueue>& links, int count, const Enq
     warm = true;
     return time;
   });
-  return timing_of(std::move(us)).per(count);
+  return timing_of(std::move(us), mhz_).per(count);
 }
 
 std::vector<Timing> ChainTimer::links(const std::vector<Enqueue>& links, int passes, const Enqueue& lead,
@@ -211,14 +225,15 @@ std::vector<Timing> ChainTimer::links(const std::vector<Enqueue>& links, int pas
     return between(0, n * static_cast<std::size_t>(passes));
   });
   std::vector<Timing> timings;
-  for (std::vector<double>& one : us) timings.push_back(timing_of(std::move(one)));
+  for (std::vector<double>& one : us) timings.push_back(timing_of(std::move(one), mhz_));
   return timings;
 }
 
-ChainTimer::Beside ChainTimer::beside(const std::vector<Enqueue>& compute, int count, const std::vector<Enqueue>& comm,
+ChainTimer::Beside ChainTimer::beside(const std::vector<Enqueue>& compute, int rounds, const std::vector<Enqueue>& comm,
                                       int passes, const RepeatRule& rule) {
+  const std::size_t ops = compute.size(), all_ops = ops * static_cast<std::size_t>(rounds);
   const std::size_t n = comm.size(), all = n * static_cast<std::size_t>(passes);
-  const std::size_t first = 2;  // 0 and 1 are around computation
+  const std::size_t first = all_ops + 1;  // up to there the events are computation's
   const GraphExec graph = capture([&] {
     // A pass ahead brings the ranks together.
     for (const Enqueue& link : comm) link(stream());
@@ -230,31 +245,31 @@ ChainTimer::Beside ChainTimer::beside(const std::vector<Enqueue>& compute, int c
       mark(first + i + 1, other());
     }
     mark(0, stream());
-    for (int i = 0; i < count; ++i) compute[static_cast<std::size_t>(i) % compute.size()](stream());
-    mark(1, stream());
+    for (std::size_t i = 0; i < all_ops; ++i) {
+      compute[i % ops](stream());
+      mark(i + 1, stream());
+    }
     DBO_CUDA_CHECK(cudaEventRecord(join_.get(), other()));
     DBO_CUDA_CHECK(cudaStreamWaitEvent(stream(), join_.get(), 0));
   });
   Beside out;
   out.covered = true;
-  std::vector<double> compute_us;
-  std::vector<std::vector<double>> comm_us(n);
+  std::vector<std::vector<double>> compute_us(ops), comm_us(n);
   bool warm = false;
   repeat(graph, rule, [&] {
-    const double time = between(0, 1);
     if (warm) {
-      compute_us.push_back(time);
-      out.covered = out.covered && between(1, first + all) >= 0;
+      for (std::size_t i = 0; i < all_ops; ++i) compute_us[i % ops].push_back(between(i, i + 1));
+      out.covered = out.covered && between(all_ops, first + all) >= 0;
       for (std::size_t i = 0; i < all; ++i) {
-        if (between(0, first + i) >= 0 && between(first + i + 1, 1) >= 0)
+        if (between(0, first + i) >= 0 && between(first + i + 1, all_ops) >= 0)
           comm_us[i % n].push_back(between(first + i, first + i + 1));
       }
     }
     warm = true;
-    return time;
+    return between(0, all_ops);
   });
-  out.compute = timing_of(std::move(compute_us)).per(count);
-  for (std::vector<double>& one : comm_us) out.comm.push_back(timing_of(std::move(one)));
+  for (std::vector<double>& one : compute_us) out.compute.push_back(timing_of(std::move(one), mhz_));
+  for (std::vector<double>& one : comm_us) out.comm.push_back(timing_of(std::move(one), mhz_));
   return out;
 }
 

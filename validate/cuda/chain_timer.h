@@ -11,6 +11,7 @@
 #include "runtime/cuda/handles.h"
 #include "runtime/host_group.h"
 #include "runtime/measured_trace.h"
+#include "validate/cuda/clock_meter.h"
 
 namespace dbo::validate {
 
@@ -25,16 +26,18 @@ struct Timing {
   double median_us = 0;
   double spread_us = 0;  ///< between the quartiles
   int repeats = 0;
+  double mhz = 0;  ///< mean SM clock of the replays
 
-  Timing per(double count) const { return {median_us / count, spread_us / count, repeats}; }
+  Timing per(double count) const { return {median_us / count, spread_us / count, repeats, mhz}; }
 };
-Timing timing_of(std::vector<double> us);
+Timing timing_of(std::vector<double> us, double mhz = 0);
 
 /// How often a graph is replayed.
 struct RepeatRule {
   int least = 5, most = 15;
   double spread = 0.01;  ///< enough when the quartiles are this close, relative to the median
   double most_ms = 150;  ///< of device time, after the least number
+  double busy_us = 0;  ///< the same replays that run right before each timed one, at least: no pause lets the GPU rest
 };
 
 /// One rank's timer. Ranks that exchange data time together: every function is collective over the group, and all
@@ -64,13 +67,13 @@ class ChainTimer {
   /// medians over passes and replays. Events take time of their own: see EventCost.
   std::vector<Timing> links(const std::vector<Enqueue>& links, int passes, const Enqueue& lead, const RepeatRule& rule);
 
-  /// Two lanes at once, forked together: `count` of `compute` in turn beside `passes` of `comm`.
+  /// Two lanes at once, forked together: `rounds` of all of `compute` beside `passes` of `comm`.
   struct Beside {
-    Timing compute;            ///< of one
-    std::vector<Timing> comm;  ///< from event to event, of those that ran while computation did
-    bool covered = false;      ///< whether communication lasted at least as long
+    std::vector<Timing> compute;  ///< of each, from event to event
+    std::vector<Timing> comm;     ///< from event to event, of those that ran while computation did
+    bool covered = false;         ///< whether communication lasted at least as long
   };
-  Beside beside(const std::vector<Enqueue>& compute, int count, const std::vector<Enqueue>& comm, int passes,
+  Beside beside(const std::vector<Enqueue>& compute, int rounds, const std::vector<Enqueue>& comm, int passes,
                 const RepeatRule& rule);
 
  private:
@@ -78,6 +81,7 @@ class ChainTimer {
   runtime::GraphExec capture(const std::function<void()>& enqueue);
   /// Replays until the rule is met; `read` takes the times of one replay and returns the one the rule looks at.
   int repeat(const runtime::GraphExec& graph, const RepeatRule& rule, const std::function<double()>& read);
+  int most_of_ranks(double mine);
   const runtime::Event& event(std::size_t index);
   void mark(std::size_t index, cudaStream_t stream);
   double between(std::size_t from, std::size_t to);
@@ -87,6 +91,8 @@ class ChainTimer {
   runtime::Stream stream_, other_;
   runtime::Event fork_, join_;
   std::vector<runtime::Event> side_joins_;
+  ClockMeter clock_;
+  double mhz_ = 0;  ///< of the last replays
   std::vector<runtime::Event> events_;
 };
 

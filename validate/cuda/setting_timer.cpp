@@ -1,7 +1,6 @@
 #include "validate/cuda/setting_timer.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 
@@ -18,6 +17,16 @@ constexpr int kMostLinks = 96;
 constexpr int kCommPasses = 16;
 // Longer than any wire inside a machine, so that what a receive does afterwards shows alone.
 constexpr double kLeastHoldUs = 40;
+
+constexpr int kMostPasses = 160;
+// A GPU that rests before a replay clocks higher for some milliseconds.
+constexpr double kBusyUs = 15'000;
+// At a power limit the clock swings with a period of some 300 ms.
+constexpr double kThrottledMs = 300;
+constexpr int kMostReplays = 40;
+constexpr double kSteady = 0.01;
+// Below two thirds of the time computation hardly gets faster.
+constexpr int kRelaxedDuty = 67;
 
 // After this long under load the clock no longer falls much.
 constexpr double kWarmUpUs = 100'000;
@@ -74,13 +83,11 @@ class SettingTimer {
     run_step(nullptr);
     time_host();
     warm_up();
-    for (const OpKind kind : setting_.ops) {
-      if (is_compute(kind)) alone(kind);
-    }
+    in_step();
     const bool comm = std::any_of(setting_.ops.begin(), setting_.ops.end(), is_comm);
     if (comm && plan_.find_op("D")) collectives();
     if (comm && plan_.find_op("D.send")) halves();
-    for (const OpKind kind : setting_.beside) beside(kind);
+    if (!setting_.beside.empty()) beside();
     return {std::move(points_), std::move(host_), eager_gap()};
   }
 
@@ -135,10 +142,17 @@ class SettingTimer {
     for (std::size_t kind = 0; kind < us.size(); ++kind) {
       if (us[kind].empty()) continue;
       const Timing timing = timing_of(us[kind]);
-      const std::vector<Enqueue> links = links_of(static_cast<OpKind>(kind));
       host_.push_back({std::string(op_name(static_cast<OpKind>(kind))), timing.median_us, timing.repeats,
-                       links.empty() ? 1 : timer_->count_kernels(links.front())});
+                       kernels_of(static_cast<OpKind>(kind))});
     }
+  }
+
+  int kernels_of(OpKind kind) {
+    if (links_of(kind).empty()) return 1;
+    if (!is_recv(kind)) return timer_->count_kernels(links_of(kind).front());
+    // A receive may wait for what its send does beside the lane: a graph of it alone would have nothing to wait for.
+    const OpKind send = kind == OpKind::DRecv ? OpKind::DSend : OpKind::CSend;
+    return timer_->count_kernels(whole(one_pass({send, kind}))) - timer_->count_kernels(links_of(send).front());
   }
 
   /// Of a decode step's computation, where the host can be ahead of the GPU; 0 elsewhere.
@@ -176,12 +190,126 @@ class SettingTimer {
     return timing;
   }
 
-  void alone(OpKind kind) {
-    const std::vector<Enqueue> links = links_of(kind);
-    if (links.empty()) return;
-    const Timing timing = chain(links);
-    alone_us_[static_cast<std::size_t>(kind)] = timing.median_us;
-    add(op_name(kind), timing, "");
+  /// Ops that compute, of one kind each, in the order of a step. Attention of MoE layers alone, which have a gate.
+  struct InOrder {
+    std::vector<OpKind> kinds;
+    std::vector<Enqueue> links;
+    std::vector<int> layers;
+    std::vector<bool> counts;  ///< whether the op is one of those that a profile's points are of
+  };
+  /// Of all layers, or of the first `moe_layers` with experts.
+  InOrder computation(int moe_layers = 0) const {
+    InOrder out;
+    std::vector<int> layers;
+    for (std::size_t op = 0; op < linear_.ops.size(); ++op) {
+      const LinearOp& one = linear_.ops[op];
+      const OpKind kind = plan_.op(one.op).kind;
+      if (!is_compute(kind)) continue;
+      const bool moe = one.layer >= 0 && plan_.shape.is_moe_layer(one.layer);
+      if (moe_layers > 0) {
+        if (!moe) continue;
+        if (layers.empty() || layers.back() != one.layer) layers.push_back(one.layer);
+        if (static_cast<int>(layers.size()) > moe_layers) break;
+      }
+      out.kinds.push_back(kind);
+      out.links.push_back(table_->table().ops[op].enqueue);
+      out.layers.push_back(one.layer);
+      out.counts.push_back(moe || one.layer < 0 || kind == OpKind::FFN);
+    }
+    return out;
+  }
+
+  /// Median over a kind's ops of what each took.
+  static Timing of_kind(OpKind kind, const InOrder& order, const std::vector<Timing>& timings) {
+    std::vector<double> us, spreads;
+    Timing out;
+    for (std::size_t i = 0; i < timings.size(); ++i) {
+      if (order.kinds[i] != kind || !order.counts[i] || timings[i].repeats == 0) continue;
+      us.push_back(timings[i].median_us);
+      spreads.push_back(timings[i].spread_us);
+      out.repeats += timings[i].repeats;
+      out.mhz = timings[i].mhz;
+    }
+    out.median_us = timing_of(std::move(us)).median_us;
+    out.spread_us = timing_of(std::move(spreads)).median_us;
+    return out;
+  }
+
+  /// Computation in a step's order, layer after layer, timed from event to event: each op finds the caches, the code
+  /// and the clock that the ops before it leave. In a chain of its own kind it would find better or worse of all three.
+  /// Then the same with pauses, as exposed communication makes them: where power limits the clock, it is higher.
+  void in_step() {
+    const InOrder order = computation();
+    RepeatRule rule = rule_;
+    rule.busy_us = kBusyUs;
+    const auto n = static_cast<double>(order.links.size());
+    const Timing plain = timer_->chain(order.links, static_cast<int>(n), order.links.front(), rule);
+    if (!bench_.quick) {
+      rule.most = kMostReplays;
+      rule.most_ms = kThrottledMs;
+    }
+    std::vector<Timing> apart = timer_->links(order.links, 1, order.links.front(), rule);
+    // What events add shows in the sum, unless the clock moves more than that.
+    step_events_us_ = hold_event_us();
+    if (plain.spread_us <= kSteady * plain.median_us) {
+      double all = 0;
+      for (const Timing& one : apart) all += one.median_us;
+      step_events_us_ = std::clamp(all / n - plain.median_us + gap_us_, 0.5 * step_events_us_, 2 * step_events_us_);
+    }
+    add_in_step(order, apart, 100);
+    for (const OpKind kind : {OpKind::A0, OpKind::A1, OpKind::S, OpKind::MLP})
+      layer_us_ += of_kind(kind, order, apart).median_us;
+    shared_us_ = of_kind(OpKind::S, order, apart).median_us;
+    if (bench_.quick) return;
+    const auto [paused, pauses] = with_pauses(order, apart);
+    rule.busy_us /= 2;
+    add_in_step(order, without(pauses, timer_->links(paused, 1, paused.front(), rule)), kRelaxedDuty);
+  }
+
+  void add_in_step(const InOrder& order, std::vector<Timing> apart, int duty) {
+    for (Timing& one : apart) one.median_us = std::max(one.median_us - step_events_us_, 0.0);
+    for (const OpKind kind : setting_.ops) {
+      if (!is_compute(kind)) continue;
+      const Timing timing = of_kind(kind, order, apart);
+      if (timing.repeats > 0) add(op_name(kind), timing, "", duty);
+    }
+  }
+
+  /// The same launches with a pause after every layer, such that they run kRelaxedDuty percent of the time; and which
+  /// of them are pauses.
+  std::pair<std::vector<Enqueue>, std::vector<bool>> with_pauses(const InOrder& order,
+                                                                 const std::vector<Timing>& apart) const {
+    std::vector<Enqueue> links;
+    std::vector<bool> pauses;
+    double since = 0;
+    for (std::size_t i = 0; i < order.links.size(); ++i) {
+      links.push_back(order.links[i]);
+      pauses.push_back(false);
+      since += apart[i].median_us;
+      const bool ends = i + 1 == order.links.size() || order.layers[i + 1] != order.layers[i];
+      if (!ends) continue;
+      links.push_back(hold_.of(since * (100.0 / kRelaxedDuty - 1)));
+      pauses.push_back(true);
+      since = 0;
+    }
+    return {std::move(links), std::move(pauses)};
+  }
+  static std::vector<Timing> without(const std::vector<bool>& pauses, const std::vector<Timing>& timings) {
+    std::vector<Timing> out;
+    for (std::size_t i = 0; i < timings.size(); ++i) {
+      if (!pauses[i]) out.push_back(timings[i]);
+    }
+    return out;
+  }
+
+  /// What an event between two launches adds, the gap between them included: of launches that last as long as they are
+  /// told.
+  double hold_event_us() {
+    const Enqueue hold = hold_.of(10);
+    constexpr int kHolds = 48;
+    const RepeatRule few{.least = 5, .most = 5};
+    const double plain = timer_->chain({hold}, kHolds, hold, few).median_us;
+    return std::max(timer_->links({hold}, kHolds, hold, few)[0].median_us - plain, 0.0) + gap_us_;
   }
 
   /// Comm kernels: dispatch and combine in turn, as the protocol wants them. The events between them take time; what
@@ -197,8 +325,9 @@ class SettingTimer {
     comm_events_us_ = events_us_;
   }
 
-  /// Sends and receives: once back to back, so that receives wait for the wire, and once with a hold before each
-  /// receive, so that they do not.
+  /// Sends and receives: back to back, so that receives wait for the wire, and with a hold before each receive, so that
+  /// they do not; the difference is the wire. What each takes itself is measured in a step, where its code is not at
+  /// hand.
   void halves() {
     const std::vector<Enqueue> pass = one_pass({OpKind::DSend, OpKind::DRecv, OpKind::CSend, OpKind::CRecv});
     const double sum = chained_pass(pass);
@@ -209,14 +338,34 @@ class SettingTimer {
     const std::vector<Enqueue> held = {pass[0], hold, pass[1], pass[2], hold, pass[3]};
     std::vector<Timing> ready = timer_->links(held, kCommPasses, whole(pass), rule_);
     for (Timing& one : ready) one.median_us = std::max(one.median_us - events_us_, 0.0);
-    add("D.send", waiting[0], "");
-    add("D.recv", ready[2], "");
     add("D.wire", wire(waiting[1], ready[2]), "");
-    add("C.send", waiting[2], "");
-    add("C.recv", ready[5], "");
     add("C.wire", wire(waiting[3], ready[5]), "");
+    const InOrder order = whole_step(hold);
+    std::vector<Timing> apart = timer_->links(order.links, 1, hold, rule_);
+    for (Timing& one : apart) one.median_us = std::max(one.median_us - step_events_us_, 0.0);
+    for (const OpKind kind : {OpKind::DSend, OpKind::DRecv, OpKind::CSend, OpKind::CRecv})
+      add(op_name(kind), of_kind(kind, order, apart), "");
     pass_us_ = sum + 4 * gap_us_;
     comm_events_us_ = events_us_;
+  }
+
+  /// A step's launches in host order, a hold before each receive.
+  InOrder whole_step(const Enqueue& hold) const {
+    InOrder out;
+    const auto push = [&](OpKind kind, const Enqueue& link, std::int32_t layer) {
+      out.kinds.push_back(kind);
+      out.links.push_back(link);
+      out.layers.push_back(layer);
+      out.counts.push_back(kind != OpKind::Other);
+    };
+    for (const HostStep& step : linear_.host) {
+      if (step.verb != Verb::Launch) continue;
+      const LinearOp& one = linear_.ops[step.index];
+      const OpKind kind = plan_.op(one.op).kind;
+      if (is_recv(kind)) push(OpKind::Other, hold, one.layer);
+      push(kind, table_->table().ops[step.index].enqueue, one.layer);
+    }
+    return out;
   }
 
   /// From the send's end: the receive began a gap later.
@@ -224,26 +373,55 @@ class SettingTimer {
     return {std::max(waiting.median_us - ready.median_us, 0.0) + gap_us_, waiting.spread_us, waiting.repeats};
   }
 
-  void beside(OpKind kind) {
-    const std::vector<Enqueue> compute = links_of(kind);
-    if (compute.empty() || pass_us_ <= 0) return;
+  /// Computation while dispatches and combines run all along, and the reverse. On SMs set aside, or where
+  /// communication needs none, whole layers compute; an un-split step has shared experts alone beside its exchanges.
+  void beside() {
+    if (pass_us_ <= 0) return;
     const bool whole_kernels = plan_.find_op("D").has_value();
     const std::vector<Enqueue> pass = whole_kernels
                                           ? one_pass({OpKind::D, OpKind::C})
                                           : one_pass({OpKind::DSend, OpKind::DRecv, OpKind::CSend, OpKind::CRecv});
-    const double one_us = alone_us_[static_cast<std::size_t>(kind)];
+    const bool layers = setting_.partition || plan_.sm.comm == 0;
+    InOrder order;
+    double once_us = 0, cold_us = 0;
+    if (layers) {
+      const int enough = agreed_int(static_cast<int>(std::ceil(4 * pass_us_ / std::max(layer_us_, 1.0))));
+      const int here = plan_.shape.layers - plan_.shape.dense_layers;
+      order = computation(std::clamp(enough, 2, std::max(here, 2)));
+      once_us = layer_us_ * std::clamp(enough, 2, std::max(here, 2));
+    } else {
+      order.links = links_of(OpKind::S);
+      order.kinds.assign(order.links.size(), OpKind::S);
+      order.counts.assign(order.links.size(), true);
+      // Behind its own kind an op finds its code at hand: in a step it does not.
+      const Timing alone = chain(order.links);
+      cold_us = std::max(shared_us_ - alone.median_us, 0.0);
+      once_us = alone.median_us * static_cast<double>(order.links.size());
+    }
+    if (order.links.empty()) return;
     // Computation that lasts some passes, and communication that surely outlasts it, slowed down as both are.
-    const int count = agreed_int(std::clamp(static_cast<int>(std::ceil(4 * pass_us_ / std::max(one_us, 1.0))), 2, 48));
-    const int passes =
-        agreed_int(std::clamp(static_cast<int>(std::ceil(2.2 * count * one_us / std::max(pass_us_, 1.0))) + 2, 6, 128));
-    ChainTimer::Beside both = timer_->beside(compute, count, pass, passes, rule_);
-    both.compute.median_us = std::max(both.compute.median_us - gap_us_, 0.0);
-    if (agreed_all(both.covered)) add(op_name(kind), both.compute, whole_kernels ? "D+C" : "D.send+C.send");
+    const int rounds = agreed_int(std::clamp(static_cast<int>(std::ceil(4 * pass_us_ / std::max(once_us, 1.0))), 1, 8));
+    const int passes = agreed_int(
+        std::clamp(static_cast<int>(std::ceil(2.2 * rounds * once_us / std::max(pass_us_, 1.0))) + 2, 6, kMostPasses));
+    RepeatRule rule = rule_;
+    if (layers) rule.busy_us = kBusyUs;
+    ChainTimer::Beside both = timer_->beside(order.links, rounds, pass, passes, rule);
+    std::string company;
+    for (const OpKind kind : {OpKind::A0, OpKind::A1, OpKind::S, OpKind::MLP}) {
+      if (std::find(order.kinds.begin(), order.kinds.end(), kind) == order.kinds.end()) continue;
+      company += (company.empty() ? "" : "+") + std::string(op_name(kind));
+    }
+    for (Timing& one : both.compute) one.median_us = std::max(one.median_us - step_events_us_ + cold_us, 0.0);
+    const bool covered = agreed_all(both.covered);
+    for (const OpKind kind : setting_.beside) {
+      const Timing timing = of_kind(kind, order, both.compute);
+      if (covered && timing.repeats > 0) add(op_name(kind), timing, whole_kernels ? "D+C" : "D.send+C.send");
+    }
     for (std::size_t i = 0; whole_kernels && i < both.comm.size(); ++i) {
       Timing one = both.comm[i];
       if (!agreed_all(one.repeats > 0)) continue;
       one.median_us = std::max(one.median_us - comm_events_us_, 0.0);
-      add(i == 0 ? "D" : "C", one, std::string(op_name(kind)));
+      add(i == 0 ? "D" : "C", one, company);
     }
   }
 
@@ -282,7 +460,7 @@ class SettingTimer {
   int agreed_int(int mine) { return static_cast<int>(agreed(mine)); }
   bool agreed_all(bool mine) { return agreed(mine ? 0 : 1) < 0.5; }
 
-  void add(std::string_view op, const Timing& timing, std::string beside) {
+  void add(std::string_view op, const Timing& timing, std::string beside, int duty = 100) {
     const auto kind = find_op_kind(op);
     const bool comm = is_comm(*kind);
     // What the events around it take more than was no measurement.
@@ -290,6 +468,7 @@ class SettingTimer {
     ProfilePoint point;
     point.op = op;
     point.beside = std::move(beside);
+    point.duty = duty;
     point.tokens = setting_.tokens;
     point.precision = comm ? (is_dispatch(*kind) ? plan_.shape.dispatch : plan_.shape.combine)
                            : (kind == OpKind::MLP ? plan_.shape.expert_weights : plan_.shape.weights);
@@ -308,6 +487,7 @@ class SettingTimer {
     point.median_us = timing.median_us;
     point.spread_us = timing.spread_us;
     point.repeats = std::max(timing.repeats, 1);
+    point.sm_mhz = static_cast<int>(timing.mhz + 0.5);
     points_.push_back(std::move(point));
   }
 
@@ -331,8 +511,8 @@ class SettingTimer {
   double gap_us_;
   std::unique_ptr<runtime::MoeTable> table_;
   std::unique_ptr<ChainTimer> timer_;
-  double pass_us_ = 0, events_us_ = 0, comm_events_us_ = 0;
-  std::array<double, kOpKinds> alone_us_{};
+  double pass_us_ = 0, events_us_ = 0, comm_events_us_ = 0, step_events_us_ = 0;
+  double layer_us_ = 0, shared_us_ = 0;  ///< in a step: computation of one layer with experts; its shared experts
   std::vector<ProfilePoint> points_;
   std::vector<HostLaunch> host_;
 };
@@ -358,6 +538,7 @@ std::vector<ProfilePoint> slowest_of(runtime::HostGroup& group, std::vector<Prof
       DBO_CHECK(other.op == points[i].op && other.beside == points[i].beside, "all ranks measure the same points");
       points[i].median_us = std::max(points[i].median_us, other.median_us);
       points[i].spread_us = std::max(points[i].spread_us, other.spread_us);
+      points[i].sm_mhz = std::min(points[i].sm_mhz, other.sm_mhz);
     }
   }
   return points;

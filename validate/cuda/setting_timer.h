@@ -19,6 +19,7 @@ struct RankBench {
   runtime::NcclComm* comm = nullptr;  ///< null: peers are mapped
   int gpu = 0;
   Ns node_gap{};  ///< from the end of an op to the begin of the next inside a graph
+  bool quick = false;
 };
 
 struct SettingFigures {
