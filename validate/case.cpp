@@ -57,8 +57,8 @@ void note_emulation(ValidationCase& out) {
 }
 
 /// With played peers wires are those of the cost model, by construction on both sides.
-CostTable replay_costs(const Config& config, const Plan& plan, bool split, bool emulated) {
-  CostTable costs = step_costs(config, plan, split);
+CostTable replay_costs(const Config& config, const Plan& plan, bool split, bool emulated, CostSources& sources) {
+  CostTable costs = step_costs(config, plan, split, sources);
   if (!emulated) return costs;
   Config analytical = config;
   analytical.costs = CostConfig{};
@@ -153,6 +153,26 @@ const OpCost& cost_of(const PredictedPlan& predicted, const Linear& linear, std:
   return costs.at(costs.group_of_rank().front(), costs.layer_class(op.layer), op.ubatch, op.op);
 }
 
+namespace {
+
+// Between two replays: clocks are read, ranks meet, a graph is launched.
+constexpr Ns kReplayPause{200'000};
+
+/// The clock at which steps of all plans run that take turns on one GPU: the power limit is on what they draw together.
+double common_clock(const std::vector<PredictedWay>& ways) {
+  double cycles = 0, all = 0;
+  for (const PredictedWay& way : ways) {
+    for (const PredictedPlan* plan : {&way.split, &way.unsplit}) {
+      const auto step = static_cast<double>(plan->result.step_ns);
+      cycles += step * plan->costs.sm_mhz;
+      all += step;
+    }
+  }
+  return all > 0 ? cycles / all : 0;
+}
+
+}  // namespace
+
 ValidationCase make_case(Config config, const std::string& profile_path, const CaseOptions& options) {
   check_config(config, options);
   ValidationCase out;
@@ -190,21 +210,33 @@ ValidationCase make_case(Config config, const std::string& profile_path, const C
   step_options.trace = true;
   for (int rank = 0; rank < out.ranks_replayed(); ++rank) step_options.trace_ranks.push_back(rank);
   const bool capturable = transport_info(config.overlap.transport).capturable;
-  for (const bool graph : {true, false}) {
-    if (graph ? !options.graph || !capturable : !options.eager) continue;
-    const auto predict = [&](const Decision& decision, bool baseline) {
-      Plan plan = make_step_plan(config, decision, baseline);
-      plan.execution = graph ? Execution::Graph : Execution::Eager;
-      CostTable costs = replay_costs(config, plan, decision.split && !baseline, out.emulated);
-      PredictedPlan predicted{std::move(plan), std::move(costs), {}, 0, {}};
-      if (!graph && profile) set_host_launch(*profile, predicted);
-      CostedPlan costed{predicted.plan, predicted.costs};
-      predicted.result = simulate_plan(costed, step_options);
-      predicted.alone_ns = run_engine(predicted.plan, solo_costs(predicted)).step();
-      if (out.emulated) predicted.wires = wires_of(config, predicted, decision.split && !baseline);
-      return predicted;
-    };
-    out.ways.push_back({graph, predict(out.decision, false), predict(off, true)});
+  CostSources sources;
+  sources.profile = profile;
+  sources.pause = kReplayPause;
+  sources.sm_mhz = options.sm_mhz;
+  const auto predict_ways = [&] {
+    out.ways.clear();
+    for (const bool graph : {true, false}) {
+      if (graph ? !options.graph || !capturable : !options.eager) continue;
+      const auto predict = [&](const Decision& decision, bool baseline) {
+        Plan plan = make_step_plan(config, decision, baseline);
+        plan.execution = graph ? Execution::Graph : Execution::Eager;
+        CostTable costs = replay_costs(config, plan, decision.split && !baseline, out.emulated, sources);
+        PredictedPlan predicted{std::move(plan), std::move(costs), {}, 0, {}};
+        if (!graph && profile) set_host_launch(*profile, predicted);
+        CostedPlan costed{predicted.plan, predicted.costs};
+        predicted.result = simulate_plan(costed, step_options);
+        predicted.alone_ns = run_engine(predicted.plan, solo_costs(predicted)).step();
+        if (out.emulated) predicted.wires = wires_of(config, predicted, decision.split && !baseline);
+        return predicted;
+      };
+      out.ways.push_back({graph, predict(out.decision, false), predict(off, true)});
+    }
+  };
+  predict_ways();
+  if (options.sm_mhz <= 0) {
+    sources.sm_mhz = common_clock(out.ways);
+    if (sources.sm_mhz > 0) predict_ways();
   }
   if (out.ways.empty())
     throw InputError(config.file, "/overlap/transport",

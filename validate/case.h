@@ -50,6 +50,8 @@ struct CaseOptions {
   int gpus = 1;  ///< here
   bool eager = true, graph = true;
   std::string name;  ///< empty: the config's file
+  /// SM clock at which computation is priced, where it was measured; 0: what the steps of all plans, in turn, come to.
+  double sm_mhz = 0;
 };
 
 /// Decides, plans and predicts with the profile at `profile_path`; empty: with the cost model alone. Throws InputError

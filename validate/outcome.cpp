@@ -118,11 +118,16 @@ double split_bound(const ModelShape& shape) {
 }
 
 double WayOutcome::step_error(bool normalised) const {
-  const double measured = split.median_us / (normalised ? drift : 1);
+  const double measured = split.median_us / (normalised ? drift.split : 1);
   return measured > 0 ? predicted_split_us / measured - 1 : 0;
 }
 
-WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& measured, double drift) {
+double WayOutcome::unsplit_error(bool normalised) const {
+  const double measured = unsplit.median_us / (normalised ? drift.unsplit : 1);
+  return measured > 0 ? predicted_unsplit_us / measured - 1 : 0;
+}
+
+WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& measured, const Drift& drift) {
   WayComparison out;
   WayOutcome& way = out.outcome;
   way.graph = predicted.graph;
@@ -133,6 +138,7 @@ WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& meas
   way.drift = drift;
   way.split_mhz = figure_of(measured.split.clocks_mhz).median_us;
   way.unsplit_mhz = figure_of(measured.unsplit.clocks_mhz).median_us;
+  way.predicted_mhz = predicted.split.costs.sm_mhz;
   way.tracing_us = measured.split.tracing_us;
   out.split = compare_plan(predicted.split, measured.split, &measured.unsplit);
   const Comparison unsplit = compare_plan(predicted.unsplit, measured.unsplit, nullptr);
@@ -185,6 +191,19 @@ double drift_of(const PredictedPlan& predicted, const GpuSpec& gpu, const std::o
   };
   return 1 + scale * arithmetic / step * change(calibrated->gemm_us, now->gemm_us, noise.gemm_us) +
          scale * memory / step * change(calibrated->copy_us, now->copy_us, noise.copy_us);
+}
+
+double mean_clock(const std::vector<MeasuredWay>& ways) {
+  double cycles = 0, all = 0;
+  for (const MeasuredWay& way : ways) {
+    for (const MeasuredPlan* plan : {&way.split, &way.unsplit}) {
+      const double step = figure_of(plan->steps_us).median_us, mhz = figure_of(plan->clocks_mhz).median_us;
+      if (mhz <= 0) continue;
+      cycles += step * mhz;
+      all += step;
+    }
+  }
+  return all > 0 ? cycles / all : 0;
 }
 
 bool Outcome::caught() const {
@@ -258,18 +277,19 @@ std::string outcome_text(const Outcome& outcome) {
     text += fmt::format("\n{}\n", way.graph ? "graph" : "eager");
     text += fmt::format("  {:<24} {:>11} {:>11} {:>9} {:>9} {:>9}\n", "", "predicted", "measured", "spread", "error",
                         "norm.");
-    const auto line = [&](const char* what, double predicted, const Figure& measured) {
-      const double error = measured.median_us > 0 ? predicted / measured.median_us - 1 : 0;
+    const auto line = [&](const char* what, double predicted, const Figure& measured, double error, double normalised) {
       text += fmt::format("  {:<24} {:>8.1f} us {:>8.1f} us {:>8.1f}% {:>+8.1f}% {:>+8.1f}%\n", what, predicted,
-                          measured.median_us, measured.relative_spread() * 100, error * 100,
-                          ((error + 1) * way.drift - 1) * 100);
+                          measured.median_us, measured.relative_spread() * 100, error * 100, normalised * 100);
     };
-    line("step, split", way.predicted_split_us, way.split);
-    line("step, un-split", way.predicted_unsplit_us, way.unsplit);
+    line("step, split", way.predicted_split_us, way.split, way.step_error(false), way.step_error(true));
+    line("step, un-split", way.predicted_unsplit_us, way.unsplit, way.unsplit_error(false), way.unsplit_error(true));
     text += fmt::format("  {:<24} {:>10.3f}x {:>10.3f}x {:>8.1f}% {:>+8.1f}%\n", "gain", way.predicted_gain(),
                         way.measured_gain(), way.gain_spread() * 100, way.gain_error() * 100);
     if (way.split_mhz > 0)
-      text += fmt::format("  SM clock {:.0f} MHz split, {:.0f} MHz un-split\n", way.split_mhz, way.unsplit_mhz);
+      text += fmt::format("  SM clock {:.0f} MHz split, {:.0f} MHz un-split{}\n", way.split_mhz, way.unsplit_mhz,
+                          way.predicted_mhz > 0
+                              ? fmt::format("; predicted for {:.0f}, norm. for what it was", way.predicted_mhz)
+                              : std::string());
     if (way.recomputed_us > 0)
       text += fmt::format(
           "  were no op slowed by another, the split step would take {:.1f} us: measured is {:.3f} of that\n",
@@ -377,7 +397,8 @@ Json way_json(const WayOutcome& way) {
   json.set("unsplit", figure_json(way.unsplit));
   json.set("predicted_split_us", way.predicted_split_us);
   json.set("predicted_unsplit_us", way.predicted_unsplit_us);
-  json.set("drift", way.drift);
+  json.set("drift", way.drift.split);
+  json.set("unsplit_drift", way.drift.unsplit);
   json.set("kinds", rows_json(way.kinds));
   json.set("windows", rows_json(way.windows));
   json.set("order_findings", way.order_findings);
@@ -386,6 +407,7 @@ Json way_json(const WayOutcome& way) {
   json.set("tracing_us", way.tracing_us);
   json.set("split_mhz", way.split_mhz);
   json.set("unsplit_mhz", way.unsplit_mhz);
+  json.set("predicted_mhz", way.predicted_mhz);
   json.set("recomputed_us", way.recomputed_us);
   json.set("structure_us", way.structure_us);
   return json;
@@ -399,7 +421,8 @@ WayOutcome read_way(const JsonRef& ref) {
   way.unsplit = read_figure(reader.require("unsplit"));
   way.predicted_split_us = reader.require("predicted_split_us").number(0, 1e12);
   way.predicted_unsplit_us = reader.require("predicted_unsplit_us").number(0, 1e12);
-  way.drift = reader.require("drift").number(0, 1e6);
+  way.drift.split = reader.require("drift").number(0, 1e6);
+  way.drift.unsplit = reader.require("unsplit_drift").number(0, 1e6);
   way.kinds = read_rows(reader.require("kinds"));
   way.windows = read_rows(reader.require("windows"));
   way.order_findings = static_cast<int>(reader.require("order_findings").integer(0, 1 << 30));
@@ -408,6 +431,7 @@ WayOutcome read_way(const JsonRef& ref) {
   way.tracing_us = reader.require("tracing_us").number(-1e12, 1e12);
   way.split_mhz = reader.require("split_mhz").number(0, 1e6);
   way.unsplit_mhz = reader.require("unsplit_mhz").number(0, 1e6);
+  way.predicted_mhz = reader.require("predicted_mhz").number(0, 1e6);
   way.recomputed_us = reader.require("recomputed_us").number(0, 1e12);
   way.structure_us = reader.require("structure_us").number(0, 1e12);
   reader.done();

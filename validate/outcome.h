@@ -76,11 +76,19 @@ struct ErrorRow {
   friend bool operator==(const ErrorRow&, const ErrorRow&) = default;
 };
 
+/// How much longer steps take on the machine as it was than as it was predicted to be: by the SM clock they ran at
+/// where the profile knows what that does, else by the anchors.
+struct Drift {
+  double split = 1, unsplit = 1;
+
+  friend bool operator==(const Drift&, const Drift&) = default;
+};
+
 struct WayOutcome {
   bool graph = false;
   Figure split, unsplit;  ///< measured
   double predicted_split_us = 0, predicted_unsplit_us = 0;
-  double drift = 1;             ///< how much slower the machine was than when it was calibrated, by the anchors
+  Drift drift;                  ///< how much slower the machine was than predicted for
   std::vector<ErrorRow> kinds;  ///< "A1", "A1 un-split", ...: medians
   std::vector<ErrorRow> windows;
   int order_findings = 0;
@@ -88,6 +96,7 @@ struct WayOutcome {
   std::string largest_cause;       ///< of the step's error
   double tracing_us = 0;
   double split_mhz = 0, unsplit_mhz = 0;  ///< SM clock of the measured steps, median; 0: not known
+  double predicted_mhz = 0;               ///< that computation was priced at; 0: whatever it was at calibration
   double recomputed_us = 0;  ///< the split step with each op as long as alone at calibration: what overlap costs
   /// The split step by the plan with each op as long as it was measured there: what is left is no op's duration, but
   /// gaps, waits and order. 0: not worked out.
@@ -95,8 +104,9 @@ struct WayOutcome {
 
   double predicted_gain() const { return predicted_unsplit_us / predicted_split_us; }
   double measured_gain() const { return unsplit.median_us / split.median_us; }
-  /// Predicted over measured, minus 1; `normalised`: the measured time as it would have been at calibration.
+  /// Predicted over measured, minus 1; `normalised`: without the drift.
   double step_error(bool normalised) const;
+  double unsplit_error(bool normalised) const;
   double gain_error() const { return predicted_gain() / measured_gain() - 1; }
   /// Of the gain, from the quartiles of both steps.
   double gain_spread() const { return split.relative_spread() + unsplit.relative_spread(); }
@@ -138,7 +148,7 @@ struct WayComparison {
   WayOutcome outcome;
   Comparison split;  ///< of the traces, for the report
 };
-WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& measured, double drift);
+WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& measured, const Drift& drift);
 
 /// The plan's step, us, were its ops, by plan_op of the first rank, as long as `op_us` says; 0 when that is not for
 /// this plan.
@@ -148,6 +158,9 @@ double step_of_durations(const PredictedPlan& predicted, const std::vector<doubl
 /// `noise`: by how much of itself each anchor moved during the calibration; a change within that says nothing.
 double drift_of(const PredictedPlan& plan, const GpuSpec& gpu, const std::optional<Anchor>& calibrated,
                 const std::optional<Anchor>& now, const Anchor& noise = {});
+
+/// The SM clock that measured steps of all plans ran at, mean over their time; 0: not known.
+double mean_clock(const std::vector<MeasuredWay>& ways);
 
 /// "predicted gain 1.31x, measured 1.28x, error +2.3 %, largest cause: MLP is 4 % slower than priced".
 std::string outcome_line(const Outcome& outcome);

@@ -165,8 +165,8 @@ std::vector<ErrorLine> error_table(const std::vector<Outcome>& outcomes) {
       const double spread = way.split.relative_spread();
       steps.add("step" + how, way.step_error(false), outcome.name, spread);
       steps.add("step" + how + ", normalised", way.step_error(true), outcome.name, spread);
-      const double unsplit = way.predicted_unsplit_us / (way.unsplit.median_us / way.drift) - 1;
-      steps.add("un-split step" + how + ", normalised", unsplit, outcome.name, way.unsplit.relative_spread());
+      steps.add("un-split step" + how + ", normalised", way.unsplit_error(true), outcome.name,
+                way.unsplit.relative_spread());
       steps.add("gain" + how, way.gain_error(), outcome.name, way.gain_spread());
       for (const ErrorRow& row : way.kinds) kinds.add(row.what + how, row.error, outcome.name);
       for (const ErrorRow& row : way.windows) windows.add("window " + row.what + how, row.error, outcome.name);
@@ -244,8 +244,8 @@ std::string suite_csv(const std::vector<Outcome>& outcomes) {
           outcome.name, outcome.what, outcome.gpus, outcome.emulated ? 1 : 0, way.graph ? "graph" : "eager",
           way.predicted_split_us, way.split.median_us, way.split.relative_spread(), way.step_error(false),
           way.step_error(true), way.predicted_unsplit_us, way.unsplit.median_us, way.unsplit.relative_spread(),
-          way.predicted_gain(), way.measured_gain(), way.drift, way.recomputed_us, way.tracing_us, way.order_findings,
-          outcome.failures().size());
+          way.predicted_gain(), way.measured_gain(), way.drift.split, way.recomputed_us, way.tracing_us,
+          way.order_findings, outcome.failures().size());
   }
   return text;
 }

@@ -84,7 +84,7 @@ TEST_CASE("outcome: a machine 4 % slower than predicted shows as that in step, o
   measured.graph = way.graph;
   measured.split = replayed(way.split, 1.04);
   measured.unsplit = replayed(way.unsplit, 1.04);
-  const WayComparison compared = compare_way(way, measured, 1.0);
+  const WayComparison compared = compare_way(way, measured, {});
   CHECK(compared.outcome.step_error(false) == doctest::Approx(1 / 1.04 - 1).epsilon(1e-6));
   CHECK(compared.outcome.gain_error() == doctest::Approx(0).epsilon(1e-6));
   CHECK(compared.outcome.order_findings == 0);
@@ -97,7 +97,7 @@ TEST_CASE("outcome: a machine 4 % slower than predicted shows as that in step, o
   // Its own durations explain the step: only the gaps between ops, of which there are some hundred, did not grow.
   CHECK(compared.outcome.structure_us == doctest::Approx(compared.outcome.split.median_us).epsilon(0.01));
   // As it was at calibration, nothing is wrong at all.
-  CHECK(compare_way(way, measured, 1.04).outcome.step_error(true) == doctest::Approx(0).epsilon(1e-6));
+  CHECK(compare_way(way, measured, {1.04, 1.04}).outcome.step_error(true) == doctest::Approx(0).epsilon(1e-6));
   Outcome outcome;
   outcome.ways = {compared.outcome};
   CHECK(outcome.failures().empty());
@@ -117,7 +117,7 @@ TEST_CASE("outcome: wires that were over before anybody looked have no row, and 
     measured.split = replayed(way.split, 1);
     measured.unsplit = replayed(way.unsplit, 1);
     // `replayed` tells no receive's wait.
-    const WayOutcome outcome = compare_way(way, measured, 1.0).outcome;
+    const WayOutcome outcome = compare_way(way, measured, {}).outcome;
     for (const ErrorRow& row : outcome.kinds) CHECK(row.what.find("wire") == std::string::npos);
     REQUIRE(!outcome.windows.empty());
     for (const ErrorRow& row : outcome.windows) CHECK(row.measured == 1);
@@ -151,7 +151,7 @@ TEST_CASE("outcome: communication that began before its data is a finding agains
   measured.graph = way.graph;
   measured.split = replayed(way.split, 1, Ns{50'000});
   measured.unsplit = replayed(way.unsplit, 1);
-  const WayOutcome outcome = compare_way(way, measured, 1.0).outcome;
+  const WayOutcome outcome = compare_way(way, measured, {}).outcome;
   CHECK(outcome.order_findings > 0);
   CHECK(std::any_of(outcome.named.begin(), outcome.named.end(),
                     [](const std::string& finding) { return finding.rfind("F5", 0) == 0; }));
@@ -185,6 +185,19 @@ TEST_CASE("drift: a machine whose products take 10 % longer slows a step by thei
   CHECK(both - 1 == doctest::Approx(products - 1 + copies - 1));
   CHECK(both <= 1.1 + 1e-9);
   CHECK(drift_of(plan, gpu, std::nullopt, before) == 1);
+}
+
+TEST_CASE("drift: the clock that steps ran at is the mean over the time of all of them") {
+  MeasuredWay way;
+  way.split.steps_us = {100, 100};
+  way.split.clocks_mhz = {1500, 1500};
+  way.unsplit.steps_us = {300, 300};
+  way.unsplit.clocks_mhz = {1700, 1700};
+  // (100 * 1500 + 300 * 1700) / 400.
+  CHECK(mean_clock({way}) == doctest::Approx(1650));
+  way.unsplit.clocks_mhz.clear();
+  CHECK(mean_clock({way}) == doctest::Approx(1500));
+  CHECK(mean_clock({}) == 0);
 }
 
 TEST_CASE("drift: an anchor that moved no more than it did during the calibration says nothing") {

@@ -54,7 +54,7 @@ WayOutcome way(bool graph, double predicted, double measured, double unsplit, do
   w.unsplit = {unsplit, unsplit / 50, 20};
   w.predicted_split_us = predicted;
   w.predicted_unsplit_us = unsplit;
-  w.drift = drift;
+  w.drift = {drift, drift};
   w.kinds = {{"A1", 4, 10, 8, 0.25}};
   w.windows = {{"D[0]|A[1]", 3, 0.9, 0.8, 0.1}};
   return w;
@@ -298,6 +298,50 @@ TEST_CASE("case: what is not there is played, unless the config or the transport
   const ValidationCase replaced = make_case(config, profile, options);
   CHECK(replaced.config.overlap.transport == Transport::LsaLl);
   CHECK(replaced.notes.front() == "\"ll\" is simulated only: predicted and replayed with \"lsa-ll\" in its place");
+}
+
+TEST_CASE("case: steps of all plans take turns, so all are priced at one clock, between those they would have alone") {
+  // Computation at two clocks: 100 us at 1400 MHz, 80 at 1750; the un-split step's batch draws more: 1300 MHz.
+  Profile profile = load_profile(empty_profile("deepseek-v3"));
+  for (const auto& [tokens, mhz] : {std::pair{160, 1400}, {320, 1300}}) {
+    for (const char* op : {"A0", "A1", "S", "FFN"}) {
+      for (const bool paused : {false, true}) {
+        ProfilePoint p;
+        p.op = op;
+        p.tokens = tokens;
+        p.context = op[0] == 'A' ? 3000 : 0;
+        p.sms = 132;
+        p.duty = paused ? 67 : 100;
+        p.sm_mhz = paused ? 1750 : mhz;
+        p.median_us = 140'000.0 / p.sm_mhz * tokens / 160;
+        p.repeats = 5;
+        profile.points.push_back(p);
+      }
+    }
+  }
+  static const testing::TempDir folder;
+  const std::string path = folder.file("clocks.profile.json");
+  write_file(path, pretty_json(profile_to_json(profile)));
+  const Config config = entry_of(load_suite("default"), "v3-decode-320-ep64-ll").config;
+  CaseOptions options;
+  options.gpus = 2;
+  const ValidationCase validated = make_case(config, path, options);
+  const int mhz = validated.ways.front().split.costs.sm_mhz;
+  CHECK(mhz > 1300);
+  CHECK(mhz < 1750);
+  for (const PredictedWay& way : validated.ways) {
+    CHECK(way.split.costs.sm_mhz == mhz);
+    CHECK(way.unsplit.costs.sm_mhz == mhz);
+  }
+  // Told the clock, it predicts for that, and a lower one never makes a step shorter.
+  std::int64_t before = INT64_MAX;
+  for (const double told : {1200.0, 1400.0, 1700.0}) {
+    options.sm_mhz = told;
+    const PredictedWay& way = make_case(config, path, options).ways.front();
+    CHECK(way.split.costs.sm_mhz == static_cast<int>(told));
+    CHECK(way.split.result.step_ns < before);
+    before = way.split.result.step_ns;
+  }
 }
 
 TEST_CASE("case: an emulated wire lasts what the cost model says, in the prediction and in the kernels alike") {

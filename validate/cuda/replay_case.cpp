@@ -44,6 +44,10 @@ namespace {
 
 constexpr runtime::GraphKey kKey{};
 
+// Steps are repeated up to so often while their quartiles are further apart than this.
+constexpr int kMostIterations = 60;
+constexpr double kSure = 0.01, kMostUs = 4e6;
+
 double microseconds(Ns time) {
   return static_cast<double>(time.count()) / 1000;
 }
@@ -340,7 +344,8 @@ class Pair {
     return most;
   }
 
-  /// All plans and ways in turn, the order turned round every time: what the clock does hits all of them.
+  /// All plans and ways in turn, in an order drawn anew every time: what the clock does hits all of them, whatever the
+  /// period of its swings. Until the medians are sure, within bounds.
   void interleave(std::vector<MeasuredWay>& ways) {
     struct Lane {
       RankReplay* replay;
@@ -353,7 +358,13 @@ class Pair {
       lanes.push_back({split_.get(), ways[w].graph, &ways[w].split});
       lanes.push_back({unsplit_.get(), ways[w].graph, &ways[w].unsplit});
     }
-    for (int i = -rules_.warmup; i < rules_.iterations; ++i) {
+    std::uint32_t state = 1;
+    for (int i = -rules_.warmup; i < rules_.iterations || (i < most_iterations() && !are_sure(ways)); ++i) {
+      // The same order on every rank: Fisher and Yates, by a congruential generator's upper bits.
+      for (std::size_t left = lanes.size(); left > 1; --left) {
+        state = state * 1664525u + 1013904223u;
+        std::swap(lanes[left - 1], lanes[(state >> 16) % left]);
+      }
       for (const Lane& lane : lanes) {
         clock_->begin();
         run_once(*lane.replay, lane.graph);
@@ -363,7 +374,6 @@ class Pair {
         lane.to->steps_us.push_back(microseconds(lane.replay->event_time()));
         lane.to->host_us.push_back(microseconds(lane.replay->host_time()));
       }
-      std::reverse(lanes.begin(), lanes.end());
     }
     for (const Lane& lane : lanes) {
       lane.to->steps_us = slowest(lane.to->steps_us);
@@ -373,6 +383,22 @@ class Pair {
       lane.to->clocks_mhz.clear();
       for (const double period : slowest(periods)) lane.to->clocks_mhz.push_back(period > 0 ? 1 / period : 0);
     }
+  }
+
+  int most_iterations() const { return std::max(rules_.iterations, std::min(3 * rules_.iterations, kMostIterations)); }
+
+  /// Whether the first rank has all steps' quartiles within bounds, or has spent enough on them; the ranks agree.
+  bool are_sure(const std::vector<MeasuredWay>& ways) {
+    bool sure = true;
+    double spent_us = 0;
+    for (const MeasuredWay& way : ways) {
+      for (const MeasuredPlan* plan : {&way.split, &way.unsplit}) {
+        const Figure figure = figure_of(plan->steps_us);
+        sure = sure && figure.relative_spread() < kSure;
+        spent_us += figure.median_us * figure.count;
+      }
+    }
+    return group_.gather(sure || spent_us > kMostUs ? "1" : "0").front() == "1";
   }
 
   void trace(std::size_t w, MeasuredWay& way) {

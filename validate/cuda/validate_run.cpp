@@ -135,6 +135,34 @@ void write_files(const std::string& folder, bool brief, const ValidationCase& va
   }
 }
 
+/// Of each way: against a prediction at the clock that its steps ran at, or by the anchors.
+std::vector<Drift> drifts_of(const Config& config, const std::string& profile_path, CaseOptions options,
+                             const ValidationCase& validated, const ReplayedCase& replayed) {
+  const Profile profile = profile_path.empty() ? Profile{} : load_profile(profile_path);
+  std::vector<Drift> drifts;
+  const double mhz = mean_clock(replayed.ways);
+  if (mhz > 0 && !validated.ways.empty() && validated.ways.front().split.costs.sm_mhz > 0) {
+    options.sm_mhz = mhz;
+    const ValidationCase at_clock = make_case(config, profile_path, options);
+    const auto ratio = [](const PredictedPlan& is, const PredictedPlan& was) {
+      return static_cast<double>(is.result.step_ns) /
+             static_cast<double>(std::max<std::int64_t>(was.result.step_ns, 1));
+    };
+    for (std::size_t w = 0; w < validated.ways.size(); ++w) {
+      const PredictedWay &is = at_clock.ways[w], &was = validated.ways[w];
+      drifts.push_back({ratio(is.split, was.split), ratio(is.unsplit, was.unsplit)});
+    }
+    return drifts;
+  }
+  const Anchor now{(replayed.before.gemm_us + replayed.after.gemm_us) / 2,
+                   (replayed.before.copy_us + replayed.after.copy_us) / 2};
+  const auto drift = [&](const PredictedPlan& plan) {
+    return drift_of(plan, validated.config.cluster.gpu, profile_anchor(profile), now, profile_anchor_noise(profile));
+  };
+  for (const PredictedWay& way : validated.ways) drifts.push_back({drift(way.split), drift(way.unsplit)});
+  return drifts;
+}
+
 }  // namespace
 
 Outcome validate_config(const Config& config, const std::string& name, const ValidateOptions& options) {
@@ -167,14 +195,10 @@ Outcome validate_config(const Config& config, const std::string& name, const Val
   outcome.anchor_calibrated = profile_anchor(profile);
   outcome.numerics = replayed.numerics;
   outcome.injected = replayed.injected;
-  const Anchor now{(replayed.before.gemm_us + replayed.after.gemm_us) / 2,
-                   (replayed.before.copy_us + replayed.after.copy_us) / 2};
   std::vector<WayComparison> comparisons;
+  const std::vector<Drift> drifts = drifts_of(config, profile_path, case_options, validated, replayed);
   for (std::size_t w = 0; w < validated.ways.size(); ++w) {
-    const PredictedWay& way = validated.ways[w];
-    const double drift = drift_of(way.split, validated.config.cluster.gpu, outcome.anchor_calibrated, now,
-                                  profile_anchor_noise(profile));
-    comparisons.push_back(compare_way(way, replayed.ways[w], drift));
+    comparisons.push_back(compare_way(validated.ways[w], replayed.ways[w], drifts[w]));
     outcome.ways.push_back(comparisons.back().outcome);
   }
   if (!options.out.empty()) write_files(options.out, options.brief, validated, replayed, comparisons);
