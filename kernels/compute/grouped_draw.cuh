@@ -165,11 +165,12 @@ __device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p
     const CUtensorMap *const map_a = maps.rows(tile.tokens), *const map_w = maps.weights(tile.rows == S::kRows);
     const auto bytes =
         static_cast<std::uint32_t>((GroupedMaps::rows_copied(tile.tokens) + tile.rows) * kRowBytes + S::kScales);
+    const std::uint64_t policy = sm90::cache_policy(tile.alone);
     for (int k = 0; k < steps; ++k) {
       sm90::barrier_wait(ring.empty(turn.stage), turn.parity);
       const std::uint32_t bar = ring.full(turn.stage);
       sm90::barrier_arrive_expect(bar, bytes);
-      sm90::tma_load_2d(ring.weights(turn.stage), map_w, bar, k * kRowElements, weight_row);
+      sm90::tma_load_2d(ring.weights(turn.stage), map_w, bar, k * kRowElements, weight_row, policy);
       sm90::tma_load_2d(ring.tokens(turn.stage), map_a, bar, k * kRowElements, tile.token);
       copy_scales(ring.scales(turn.stage), bar, tile.token, k);
       turn.advance<S>();

@@ -36,6 +36,7 @@ struct ColumnTile {
   int column = 0;      // first of the product's columns, in the expert
   int columns = 0;     // of the tile; those past n are not there
   int weight_row = 0;  // of `column`, in W
+  bool alone = false;  // no other tile reads these weights
 };
 
 /// When a last round of `last` whole tiles keeps at most half of the blocks busy, its tiles are cut in two.
@@ -85,6 +86,7 @@ class ColumnTiles {
     tile.column = in_band / band_rows * kColumnTileColumns;
     if (half && (number - first_half_) % 2 != 0) tile.column += tile.columns;
     tile.weight_row = expert_ * n_ + tile.column;
+    tile.alone = rows_ <= kColumnTileRows;
     return tile;
   }
 
@@ -103,7 +105,8 @@ struct TokenTile {
   int column = 0;  ///< first of the product's columns, in the expert
   int rows = 0;    ///< of weights
   int expert = 0;
-  int part = 0;  ///< of the expert's tokens; all parts read the same weights
+  int part = 0;        ///< of the expert's tokens; all parts read the same weights
+  bool alone = false;  ///< it is the only part
 };
 
 /// An expert's tokens in parts of at most `most`, a multiple of the step: all are whole steps but the last, so that
@@ -172,6 +175,7 @@ class TokenTiles {
     tile.rows = half ? rows_ / 2 : rows_;
     tile.column = in_band / band_parts * rows_ + piece * tile.rows;
     tile.expert = expert;
+    tile.alone = cut.parts == 1;
     return tile;
   }
 
