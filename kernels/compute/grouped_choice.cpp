@@ -17,7 +17,7 @@ constexpr double kTokensLaunch = 9000, kTokensToken = 40;
 // Whole launches take that much longer than their tiles alone, over all shapes.
 constexpr double kTokensDrift = 1.04;
 constexpr double kHalfTile = 0.62;  // of a whole one
-constexpr double kColumnsStep = 1064, kColumnsLaunch = 8300, kColumnsTile = 3500;
+constexpr double kColumnsStep = 1064, kColumnsLaunch = 10000, kColumnsTile = 1500;
 constexpr int kStepK = 64;
 
 std::int64_t up(std::int64_t a, std::int64_t b) {
