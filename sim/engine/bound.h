@@ -18,7 +18,8 @@ struct PeriodBound {
 /// The largest, over ranks, of: the work of the compute lane; the work of the comm lane, or of the wires, which one
 /// port carries one after the other, and of whole calls (send, wire, receive) when at most `in_flight` of them may be
 /// un-received; and the chain of any one ubatch through a layer (A0 A1 D MLP C, or A0 A1 S). `plan` gives the lanes and
-/// ops; costs are those of the MoE layers, averaged where layers differ.
+/// ops; costs are those of the MoE layers, averaged where layers differ. With pairwise flows a rank's wire is no part
+/// of its own chain and calls (flow_bound.h says what takes its place).
 PeriodBound period_bound(const Plan& plan, const CostTable& costs, int in_flight = 1);
 
 }  // namespace dbo

@@ -9,16 +9,48 @@
 
 namespace dbo {
 
+FlowNetwork::FlowNetwork(std::vector<std::int64_t> ports)
+    : ports_(std::move(ports)), pairs_(ports_.size() * ports_.size(), 0) {}
+
 void FlowNetwork::begin(std::uint32_t tag, const PairFlow& flow, std::int64_t now) {
+  if (pair(flow) != 0) {
+    queued_.push_back({flow, tag});
+    return;
+  }
+  open(tag, flow, now, 0);
+  stale_ = true;
+}
+
+/// `rate` 0: not yet known.
+void FlowNetwork::open(std::uint32_t tag, const PairFlow& flow, std::int64_t now, std::int64_t rate) {
   Open open;
   open.flow = flow;
   open.tag = tag;
   open.left = flow.work;
+  open.rate = rate;
   open.since = open.begun = now;
-  open.end = flow.work == 0 ? now : INT64_MAX;
+  open.end = flow.work == 0 ? now : rate == 0 ? INT64_MAX : now + ceil_div(flow.work, rate);
   first_end_ = std::min(first_end_, open.end);
   open_.push_back(open);
-  stale_ = true;
+  pair(flow) = 1;
+}
+
+/// Opens what has waited for flows that have just ended, at their rates: the ports are the same, so no other changes.
+void FlowNetwork::open_queued(std::int64_t now) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < queued_.size(); ++i) {
+    const Queued queued = queued_[i];
+    const std::int64_t before = pair(queued.flow);
+    if (before > 0) {
+      queued_[kept++] = queued;
+    } else {
+      open(queued.tag, queued.flow, now, -before);
+    }
+  }
+  queued_.resize(kept);
+  for (const PairFlow& flow : just_ended_)
+    if (pair(flow) < 0) pair(flow) = 0;
+  just_ended_.clear();
 }
 
 std::int64_t FlowNetwork::next() const {
@@ -33,6 +65,8 @@ void FlowNetwork::advance(std::int64_t now, std::vector<Ended>& ended) {
     for (std::size_t i = 0; i < open_.size(); ++i) {
       if (open_[i].end <= now) {
         ended.push_back({open_[i].tag, open_[i].flow.from, open_[i].flow.to});
+        pair(open_[i].flow) = -std::max<std::int64_t>(open_[i].rate, 1);
+        just_ended_.push_back(open_[i].flow);
         continue;
       }
       first_end_ = std::min(first_end_, open_[i].end);
@@ -43,6 +77,7 @@ void FlowNetwork::advance(std::int64_t now, std::vector<Ended>& ended) {
     constexpr std::int64_t kSteps = 64;
     const std::int64_t hold = open_.size() > kExactFlows ? (now - oldest) / kSteps : 0;
     share_at_ = open_.empty() ? INT64_MAX : std::min(share_at_, now + hold);
+    open_queued(now);
   }
   if (share_at_ <= now) stale_ = true;
 }
@@ -120,6 +155,10 @@ void FlowNetwork::append_state(std::int64_t first_tag, std::vector<std::int64_t>
                                  open.flow.out, open.left, open.rate});
     times.insert(times.end(), {open.since, open.begun});
   }
+  values.push_back(static_cast<std::int64_t>(queued_.size()));
+  for (const Queued& queued : queued_)
+    values.insert(values.end(), {static_cast<std::int64_t>(queued.tag) - first_tag, queued.flow.from, queued.flow.to,
+                                 queued.flow.out, queued.flow.work});
   values.insert(values.end(), {share_at_ == INT64_MAX, stale_});
   if (share_at_ != INT64_MAX) times.push_back(share_at_);
 }
@@ -129,6 +168,7 @@ void FlowNetwork::shift(std::int64_t ns, std::uint32_t tags) {
     open.tag += tags;
     for (std::int64_t* time : {&open.since, &open.begun, &open.end}) *time += ns;
   }
+  for (Queued& queued : queued_) queued.tag += tags;
   if (first_end_ != INT64_MAX) first_end_ += ns;
   if (share_at_ != INT64_MAX) share_at_ += ns;
 }

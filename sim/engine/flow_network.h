@@ -13,6 +13,9 @@ namespace dbo {
 /// down, so ports never carry more than they can; flows end at whole nanoseconds, rounded up. What a flow leaves when
 /// it ends goes to the others at once while at most `kExactFlows` are open; with more, shares are set anew at most each
 /// 1/64 of the oldest flow's age (and whenever a flow begins), as every pair of ranks would otherwise change all rates.
+///
+/// Between two ports data keeps its order, as messages of one queue pair and copies of one stream do: a flow waits
+/// until all that began before it between its ports have ended.
 class FlowNetwork {
  public:
   static constexpr std::size_t kExactFlows = 256;
@@ -23,9 +26,9 @@ class FlowNetwork {
   };
 
   /// `ports`: work a nanosecond of each.
-  explicit FlowNetwork(std::vector<std::int64_t> ports) : ports_(std::move(ports)) {}
+  explicit FlowNetwork(std::vector<std::int64_t> ports);
 
-  /// Begins a flow at `now`; shares are set anew by `share`.
+  /// Begins a flow at `now`, or when those before it between its ports have ended; shares are set anew by `share`.
   void begin(std::uint32_t tag, const PairFlow& flow, std::int64_t now);
   /// The next instant at which a flow ends or shares change; INT64_MAX: none.
   std::int64_t next() const;
@@ -35,7 +38,7 @@ class FlowNetwork {
   void share(std::int64_t now);
 
   bool idle() const { return open_.empty(); }
-  /// Rate of each open flow, in the order they began: for audits.
+  /// Rate of each open flow, in the order they were opened: for audits.
   std::vector<std::pair<PairFlow, std::int64_t>> rates() const;
 
   /// What the future depends on: numbers that stay when everything repeats, with tags counted from `first_tag`, and
@@ -51,10 +54,24 @@ class FlowNetwork {
     std::int64_t since = 0, begun = 0, end = 0;
   };
 
+  struct Queued {
+    PairFlow flow;
+    std::uint32_t tag = 0;
+  };
+
+  void open(std::uint32_t tag, const PairFlow& flow, std::int64_t now, std::int64_t rate);
+  void open_queued(std::int64_t now);
   void set_rates();
+  std::int64_t& pair(const PairFlow& flow) {
+    return pairs_[static_cast<std::size_t>(flow.out) * ports_.size() + static_cast<std::size_t>(flow.in)];
+  }
 
   std::vector<std::int64_t> ports_;
-  std::vector<Open> open_;  ///< in the order they began
+  std::vector<Open> open_;      ///< in the order they were opened
+  std::vector<Queued> queued_;  ///< behind others of their ports, in the order they began
+  std::vector<PairFlow> just_ended_;
+  /// By out and in port: 0: no flow is open; 1: one is; below 0: one has just ended, at that rate.
+  std::vector<std::int64_t> pairs_;
   std::int64_t first_end_ = INT64_MAX;
   std::int64_t share_at_ = INT64_MAX;  ///< when shares are set anew after ends
   bool stale_ = false;                 ///< shares are to be set anew now

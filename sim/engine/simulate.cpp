@@ -33,6 +33,8 @@ void add_details(const CostedPlan& costed, const EngineResult& run, const std::v
   out.losses = find_losses(costed.plan, costed.costs, run, recorded, group);
   out.period = steady_period_time(costed.plan, costed.costs);
   out.bound = period_bound(costed.plan, costed.costs);
+  // A mean over layers that do not repeat is off by what its ends differ in.
+  if (!out.period.exact) out.period.period_ns = std::max(out.period.period_ns, out.bound.bound_ns);
 }
 
 }  // namespace

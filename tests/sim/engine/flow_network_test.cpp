@@ -87,6 +87,25 @@ TEST_CASE("flow network: a flow that begins later takes its share from then on")
   CHECK(ends == std::vector<std::int64_t>{140, 200});
 }
 
+TEST_CASE("flow network: between two ports data keeps its order") {
+  // Two of 40 from port 0 to port 2, one of 40 from 1 to 2 at 10. The second waits for the first, which has 30 left at
+  // 10 and half the rate until 70; the other's 10 left end at 90 with 10 of the second, whose 30 left end at 120.
+  CHECK(ends_of({{{0, 2, 0, 2, 40 * kUnit}, 0}, {{0, 2, 0, 2, 40 * kUnit}, 0}, {{1, 2, 1, 2, 40 * kUnit}, 10}},
+                {kUnit, kUnit, kUnit}) == std::vector<std::int64_t>{70, 120, 90});
+  // The same for any: of flows between the same ports the one that begins first ends first.
+  for (std::uint64_t seed = 200; seed < 230; ++seed) {
+    CAPTURE(seed);
+    const std::vector<Planned> flows = random_flows(3, 60, seed, 100000);
+    const std::vector<std::int64_t> ends = ends_of(flows, random_ports(6, seed));
+    int disordered = 0;
+    for (std::size_t a = 0; a < flows.size(); ++a)
+      for (std::size_t b = 0; b < flows.size(); ++b)
+        if (flows[a].flow.out == flows[b].flow.out && flows[a].flow.in == flows[b].flow.in && flows[a].at < flows[b].at)
+          disordered += ends[a] < ends[b] ? 0 : 1;
+    CHECK(disordered == 0);
+  }
+}
+
 TEST_CASE("flow network: rates fit every port, and each flow has a full port on which none is faster") {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     CAPTURE(seed);
