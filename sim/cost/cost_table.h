@@ -89,6 +89,9 @@ struct PairFlow {
   std::int32_t from = 0, to = 0;  ///< groups
   std::int32_t out = 0, in = 0;   ///< ports
   std::int64_t work = 0;
+  /// Memory traffic at each end, while no kernel of the call asks for it: of MachineRates::hbm_bytes_per_s, in 2^-52
+  /// for each unit of work a nanosecond.
+  std::int32_t hbm = 0;
 
   friend bool operator==(const PairFlow&, const PairFlow&) = default;
 };

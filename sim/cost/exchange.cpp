@@ -118,6 +118,12 @@ std::int64_t flow_work(double bytes, double share) {
   return static_cast<std::int64_t>(std::min(std::ceil(bytes / share * 0x1p20), 0x1p62));
 }
 
+/// What a flow reads at its sender and writes at its receiver of a port's full rate.
+std::int32_t flow_hbm(const ExchangeSpec& spec, double share) {
+  if (spec.hbm_bytes_per_s <= 0) return 0;
+  return static_cast<std::int32_t>(std::min(std::round(share * 1e9 / spec.hbm_bytes_per_s * 0x1p32), 0x1p30));
+}
+
 /// Near data is the send kernel's own work.
 bool stores_near(Transport transport) {
   return sends_copies(transport) && transport != Transport::CopyEngine;
@@ -144,15 +150,18 @@ std::vector<PairFlow> pair_flows(const RoutedLoad& load, int domain, const Excha
       }
       if (tokens <= 0) continue;
       const std::int32_t base = near ? 0 : 2 * ranks;
-      flows.push_back({from, to, base + from, base + ranks + to, flow_work(tokens * payload, near ? f.link : f.nic)});
+      const double share = near ? f.link : f.nic;
+      flows.push_back(
+          {from, to, base + from, base + ranks + to, flow_work(tokens * payload, share), flow_hbm(spec, share)});
     }
   return flows;
 }
 
 std::vector<PairFlow> alike_flows(const PortBytes& bytes, const ExchangeSpec& spec, const ExchangeFactors& f) {
   std::vector<PairFlow> flows;
-  if (bytes.near > 0 && !stores_near(spec.transport)) flows.push_back({0, 0, 0, 1, flow_work(bytes.near, f.link)});
-  if (bytes.far > 0) flows.push_back({0, 0, 2, 3, flow_work(bytes.far, f.nic)});
+  if (bytes.near > 0 && !stores_near(spec.transport))
+    flows.push_back({0, 0, 0, 1, flow_work(bytes.near, f.link), flow_hbm(spec, f.link)});
+  if (bytes.far > 0) flows.push_back({0, 0, 2, 3, flow_work(bytes.far, f.nic), flow_hbm(spec, f.nic)});
   return flows;
 }
 

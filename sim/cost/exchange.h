@@ -19,8 +19,9 @@ struct ExchangeSpec {
   double latency_s = 0;        ///< between nodes, one way: what the fabric adds to the factors' own, or takes off
   int sms = 0;                 ///< of the kernel that moves data; for copy engines of pack and unpack
   int near_peers = 0, far_peers = 0;
-  double wire_factor = 1;  ///< times as long as this rank's ports take for the same bytes
-  bool flows = false;      ///< pairwise flows: a wire is what comes in, by no other rank's ports
+  double wire_factor = 1;      ///< times as long as this rank's ports take for the same bytes
+  double hbm_bytes_per_s = 0;  ///< that memory is shared at; 0: it is not
+  bool flows = false;          ///< pairwise flows: a wire is what comes in, by no other rank's ports
 };
 
 /// Bytes of one exchange over one rank's ports, larger direction.

@@ -131,7 +131,8 @@ ExchangeSpec exchange_spec(const Exchange& exchange, const MachineSpec& machine,
           .latency_s = latency_beyond(machine.fabric),
           .sms = sms,
           .near_peers = exchange.near_peers,
-          .far_peers = exchange.far_peers};
+          .far_peers = exchange.far_peers,
+          .hbm_bytes_per_s = static_cast<double>(machine.shared_rates().hbm_bytes_per_s)};
 }
 
 ExchangeTime direction_time(const Exchange& exchange, int rank, ExchangeSpec spec, const TransportFactors& factors,

@@ -38,9 +38,12 @@ std::int64_t ContendedRun::next_instant() const {
 /// False: the run ends here.
 bool ContendedRun::run_flows() {
   for (;;) {
-    for (Rank& rank : ranks_)
-      if (rank.changed) retime(rank, actors_of(rank));
-    network_.share(clock_);
+    if (network_.share(clock_)) take_memory();
+    for (Rank& rank : ranks_) {
+      if (!rank.changed) continue;
+      rank.now = clock_;
+      retime(rank, actors_of(rank));
+    }
     const std::int64_t next = next_instant();
     if (next == kNever) break;
     if (next > clock_) report_interval(next);
@@ -57,6 +60,21 @@ bool ContendedRun::run_flows() {
   for (const Rank& rank : ranks_)
     if (!rank.done) report_deadlock();
   return true;
+}
+
+/// What the open flows read and write of each rank's memory: at most half of it, so that ops get on.
+void ContendedRun::take_memory() {
+  if (machine_.hbm_bytes_per_s == 0) return;
+  memory_.assign(ranks_.size(), 0);
+  network_.for_each([&](const PairFlow& flow, std::int64_t rate) {
+    for (const std::int32_t group : {flow.from, flow.to})
+      memory_[rank_of_cost_[static_cast<std::size_t>(group)]] += (rate * flow.hbm) >> 32;
+  });
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    const auto taken = static_cast<std::int32_t>(std::min(memory_[r], kFullSpeed / 2));
+    ranks_[r].changed = ranks_[r].changed || taken != ranks_[r].hbm_taken;
+    ranks_[r].hbm_taken = taken;
+  }
 }
 
 void ContendedRun::report_interval(std::int64_t to) {
@@ -103,7 +121,11 @@ void ContendedRun::begin_flows() {
     const std::vector<PairFlow>& flows = flows_of(start.tag);
     auto flow = std::lower_bound(flows.begin(), flows.end(), start.group,
                                  [](const PairFlow& f, std::int32_t group) { return f.from < group; });
-    for (; flow != flows.end() && flow->from == start.group; ++flow) network_.begin(start.tag, *flow, clock_);
+    for (; flow != flows.end() && flow->from == start.group; ++flow) {
+      PairFlow begun = *flow;
+      if (collective_[start.tag]) begun.hbm = 0;  // its kernels ask for what its data takes
+      network_.begin(start.tag, begun, clock_);
+    }
   }
   starts_.erase(starts_.begin(), starts_.begin() + static_cast<std::ptrdiff_t>(due));
 }

@@ -75,7 +75,8 @@ void ContendedRun::append_rank(const Rank& rank, const Actor* actors, int mark, 
     }
   }
   const Actor& wire = actors[lanes_];
-  value(wire.state, rank.head, rank.flights.size(), rank.unknown, rank.free_sms, rank.short_sms, rank.changed);
+  value(wire.state, rank.head, rank.flights.size(), rank.unknown, rank.free_sms, rank.short_sms, rank.hbm_taken,
+        rank.changed);
   time(rank.now);
   time(rank.port_free);
   if (rank.unknown > 0) time(rank.horizon);

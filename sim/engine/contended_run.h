@@ -73,7 +73,8 @@ class ContendedRun {
     std::uint32_t segment = 0;             ///< host waits passed
     std::int32_t unknown = 0;              ///< posts whose outcome is not known
     std::int32_t free_sms = 0, short_sms = 0;
-    std::uint32_t head = 0;  ///< flights that have arrived
+    std::int32_t hbm_taken = 0;  ///< by pairwise flows, in 2^-20 of the memory's rate
+    std::uint32_t head = 0;      ///< flights that have arrived
     int record = -1;
     bool changed = false, done = false;
     bool hungry = false;  ///< some op has fewer SMs than it can use
@@ -136,6 +137,7 @@ class ContendedRun {
   // contended_flows.cpp: pairwise flows, on one clock for all ranks.
   void set_up_flows(const CostTable& costs);
   bool run_flows();
+  void take_memory();
   void report_interval(std::int64_t to);
   void report_ports(std::int64_t from, std::int64_t to) const;
   std::int64_t next_instant() const;
@@ -240,6 +242,7 @@ class ContendedRun {
   std::vector<std::uint32_t> under_way_;   ///< calls begun that some rank has yet to take the data of, ascending
   std::vector<FlowStart> starts_;          ///< in the order of their instants, then as scheduled
   std::vector<FlowNetwork::Ended> ended_;
+  std::vector<std::int64_t> memory_;  ///< scratch of take_memory, by rank
   RepeatFinder finder_;
   std::vector<Reach> reaches_;
   std::pair<std::size_t, std::size_t> state_size_;  ///< numbers of the last state

@@ -20,7 +20,7 @@ void ContendedRun::retime(Rank& rank, Actor* actors) {
     runner.compute = lane && !item(rank, actors, a).comm;
     running_[static_cast<std::size_t>(count++)] = a;
   }
-  share_out(runners_.data(), count);
+  share_out(runners_.data(), count, rank.hbm_taken);
   for (int i = 0; i < count; ++i) {
     const Runner& runner = runners_[static_cast<std::size_t>(i)];
     const std::size_t a = running_[static_cast<std::size_t>(i)];
@@ -165,6 +165,7 @@ void ContendedRun::report_usage(const Rank& rank, const Actor* actors, std::int6
   usage.group = static_cast<int>(&rank - ranks_.data());
   usage.from = rank.now;
   usage.to = to;
+  usage.hbm = rank.hbm_taken;
   for (std::size_t a = 0; a < stride_; ++a) {
     const Actor& actor = actors[a];
     usage.sms += actor.held;

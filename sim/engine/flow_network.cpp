@@ -76,14 +76,14 @@ void FlowNetwork::advance(std::int64_t now, std::vector<Ended>& ended) {
     open_.resize(kept);
     constexpr std::int64_t kSteps = 64;
     const std::int64_t hold = open_.size() > kExactFlows ? (now - oldest) / kSteps : 0;
-    share_at_ = open_.empty() ? INT64_MAX : std::min(share_at_, now + hold);
+    share_at_ = std::min(share_at_, now + hold);
     open_queued(now);
   }
   if (share_at_ <= now) stale_ = true;
 }
 
-void FlowNetwork::share(std::int64_t now) {
-  if (!stale_) return;
+bool FlowNetwork::share(std::int64_t now) {
+  if (!stale_) return false;
   stale_ = false;
   share_at_ = INT64_MAX;
   for (Open& open : open_) {
@@ -96,6 +96,7 @@ void FlowNetwork::share(std::int64_t now) {
     open.end = now + ceil_div(open.left, open.rate);
     first_end_ = std::min(first_end_, open.end);
   }
+  return true;
 }
 
 /// The port that can give each of its flows least is full; what those do not use elsewhere is free for others. A port's

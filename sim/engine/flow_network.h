@@ -34,10 +34,15 @@ class FlowNetwork {
   std::int64_t next() const;
   /// Moves the clock to `now`, no later than `next`, and appends the flows that end then, in the order they began.
   void advance(std::int64_t now, std::vector<Ended>& ended);
-  /// Sets shares anew where flows began or ended. To be called when all that begins at `now` has.
-  void share(std::int64_t now);
+  /// Sets shares anew where flows began or ended; returns whether. To be called when all that begins at `now` has.
+  bool share(std::int64_t now);
 
   bool idle() const { return open_.empty(); }
+  /// Calls `each(flow, rate)` for the open flows.
+  template <class Each>
+  void for_each(const Each& each) const {
+    for (const Open& open : open_) each(open.flow, open.rate);
+  }
   /// Rate of each open flow, in the order they were opened: for audits.
   std::vector<std::pair<PairFlow, std::int64_t>> rates() const;
 

@@ -43,7 +43,7 @@ std::int64_t loaded_speed(const Runner& runner, std::int64_t asked_hbm) {
 }
 
 /// Fair shares of one resource that is asked for more than there is.
-void divide(Runner* runners, int count, std::int32_t Share::*resource, Limit limit) {
+void divide(Runner* runners, int count, std::int32_t Share::*resource, Limit limit, std::int64_t left) {
   std::array<int, 64> order;
   int asking = 0;
   for (int i = 0; i < count; ++i)
@@ -52,7 +52,6 @@ void divide(Runner* runners, int count, std::int32_t Share::*resource, Limit lim
     const std::int32_t x = runners[a].share->*resource, y = runners[b].share->*resource;
     return x != y ? x < y : a < b;
   });
-  std::int64_t left = kFullSpeed;
   for (int i = 0; i < asking; ++i) {
     Runner& runner = runners[order[static_cast<std::size_t>(i)]];
     const std::int64_t asked = runner.share->*resource, fair = left / (asking - i);
@@ -63,11 +62,11 @@ void divide(Runner* runners, int count, std::int32_t Share::*resource, Limit lim
 }
 
 /// The same for the common case of two ops.
-void divide_two(Runner& a, Runner& b, std::int32_t Share::*resource, Limit limit) {
+void divide_two(Runner& a, Runner& b, std::int32_t Share::*resource, Limit limit, std::int64_t left) {
   Runner &less = a.share->*resource <= b.share->*resource ? a : b, &more = &less == &a ? b : a;
-  const std::int64_t given = std::min<std::int64_t>(less.share->*resource, kFullSpeed / 2);
+  const std::int64_t given = std::min<std::int64_t>(less.share->*resource, left / 2);
   if (given < less.share->*resource) slow_to(less, (given << kSpeedBits) / (less.share->*resource), limit);
-  slow_to(more, ((kFullSpeed - given) << kSpeedBits) / (more.share->*resource), limit);
+  slow_to(more, ((left - given) << kSpeedBits) / (more.share->*resource), limit);
 }
 
 }  // namespace
@@ -122,9 +121,9 @@ std::int64_t sm_speed(const Share& share, std::int32_t held, const MachineRates&
   return std::clamp<std::int64_t>((kFullSpeed << kSpeedBits) / now, 1, kFullSpeed);
 }
 
-void share_out(Runner* runners, int count) {
+void share_out(Runner* runners, int count, std::int64_t hbm_taken) {
   bool comm = false, compute = false;
-  std::int64_t asked[3] = {0, 0, 0};
+  std::int64_t asked[3] = {hbm_taken, 0, 0};
   for (int i = 0; i < count; ++i) {
     const Runner& runner = runners[i];
     comm = comm || (runner.comm && runner.share->loaded == 0);
@@ -144,10 +143,11 @@ void share_out(Runner* runners, int count) {
   }
   for (int r = 0; r < 3; ++r) {
     if (asked[r] <= kFullSpeed) continue;
+    const std::int64_t left = kFullSpeed - (r == 0 ? hbm_taken : 0);
     if (count == 2) {
-      divide_two(runners[0], runners[1], kResources[r], kLimits[r]);
+      divide_two(runners[0], runners[1], kResources[r], kLimits[r], left);
     } else {
-      divide(runners, count, kResources[r], kLimits[r]);
+      divide(runners, count, kResources[r], kLimits[r], left);
     }
   }
 }

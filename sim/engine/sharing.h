@@ -48,12 +48,12 @@ struct Runner {
   Limit limit = Limit::None;           ///< out
 };
 
-/// Sets the speeds of `count` running ops. Each resource is shared fairly (nobody gets more than it asks for at full
-/// speed, the rest is equal); an op runs at the lowest of what they and its SMs, with the loss beside the other sort,
-/// allow: that loss holds what two sorts of traffic cost each other, so it is not added to a shortage of memory. A comm
-/// kernel that is `loaded` instead takes longer in proportion to the memory traffic that others ask for.
-/// Demands count in full even for an op that another resource slows: so no op that leaves ever slows another, and what
-/// they take together never exceeds what there is.
-void share_out(Runner* runners, int count);
+/// Sets the speeds of `count` running ops. `hbm_taken`: of memory, what transfers have that nothing holds up. Each
+/// resource is shared fairly (nobody gets more than it asks for at full speed, the rest is equal); an op runs at the
+/// lowest of what they and its SMs, with the loss beside the other sort, allow: that loss holds what two sorts of
+/// traffic cost each other, so it is not added to a shortage of memory. A comm kernel that is `loaded` instead takes
+/// longer in proportion to the memory traffic that others ask for. Demands count in full even for an op that another
+/// resource slows: so no op that leaves ever slows another, and what they take together never exceeds what there is.
+void share_out(Runner* runners, int count, std::int64_t hbm_taken = 0);
 
 }  // namespace dbo

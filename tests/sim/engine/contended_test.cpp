@@ -174,7 +174,8 @@ TEST_CASE("contended: what is taken never exceeds what there is, and what was as
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       CAPTURE(schedule.name);
       CAPTURE(seed);
-      const RandomCase c = fakes::random_case(schedule, {.demands = true, .loaded = seed % 2 == 1}, seed);
+      const RandomCase c =
+          fakes::random_case(schedule, {.demands = true, .loaded = seed % 2 == 1, .flows = seed % 4 > 1}, seed);
       int over = 0;
       std::vector<std::int64_t> clock(static_cast<std::size_t>(c.costs.groups()), 0);
       EngineOptions options;

@@ -284,6 +284,27 @@ TEST_CASE("flows: with equal loads no step is longer than by port loads, where a
   }
 }
 
+TEST_CASE("flows: data on its way takes memory bandwidth from ops beside it, as over ports") {
+  // Ops that ask for all of the memory, wires for a quarter of it: half of that read, half written.
+  const Plan plan = make_plan("vllm-ll", fakes::small_spec(4, 2, Transport::Ll));
+  const auto priced = [&](bool flows, bool traffic) {
+    CostTable costs = fixed_costs(plan, stated(), {1, {}, flows});
+    costs.machine.hbm_bytes_per_s = 1'000'000'000'000;
+    for (int u = 0; u < costs.ubatches(); ++u)
+      for (OpId op = 0; op < plan.ops.size(); ++op) {
+        OpCost& cost = costs.at(0, 0, u, op);
+        if (is_compute(plan.ops[op].kind)) cost.demand.hbm_bytes = cost.time.count() * 1000;
+        if (is_recv(plan.ops[op].kind) && traffic) cost.wire_traffic.hbm_bytes = cost.wire.count() * 250;
+      }
+    for (std::vector<PairFlow>& exchange : costs.flows.exchanges)
+      for (PairFlow& flow : exchange) flow.hbm = traffic ? 1 << 29 : 0;
+    return run_engine(plan, costs).step();
+  };
+  CHECK(priced(true, false) == priced(false, false));
+  CHECK(priced(true, true) == priced(false, true));
+  CHECK(priced(true, true) > priced(true, false) * 11 / 10);
+}
+
 TEST_CASE("flows: a cost group that is simulated twice is a bug of ours") {
   const Plan plan = one_layer(Transport::Ll, 4);
   CostTable costs = fixed_costs(plan, stated(), {1, {}, true});

@@ -74,7 +74,9 @@ inline void add_random_flows(const Plan& plan, CostTable& costs, int most_ns, Dr
     std::vector<PairFlow>& list = flows.exchanges.emplace_back();
     for (std::int32_t from = 0; from < groups; ++from)
       for (std::int32_t to = 0; to < groups; ++to)
-        if (from != to && !draw.one_in(6)) list.push_back({from, to, from, groups + to, draw.below(most_ns) << 20});
+        if (from != to && !draw.one_in(6))
+          list.push_back(
+              {from, to, from, groups + to, draw.below(most_ns) << 20, static_cast<std::int32_t>(draw.below(1 << 28))});
   }
   for (int g = 0; g < groups; ++g)
     for (int c = 0; c < costs.layer_classes(); ++c)
