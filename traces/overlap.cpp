@@ -101,13 +101,6 @@ Ns exposed_communication(const Trace& trace, std::int32_t rank) {
   return Ns{total(subtract(communication_intervals(trace, rank), compute_intervals(trace, rank)))};
 }
 
-Ns lane_busy(const Trace& trace, std::int32_t rank, std::string_view lane) {
-  const auto at = std::find(trace.lanes.begin(), trace.lanes.end(), lane);
-  if (at == trace.lanes.end()) return Ns{0};
-  const auto id = static_cast<std::uint8_t>(at - trace.lanes.begin());
-  return Ns{total(intervals_of(trace, rank, [&](const TraceOp& op) { return op.lane == id; }))};
-}
-
 std::vector<std::int32_t> ranks_of(const Trace& trace) {
   std::vector<std::int32_t> ranks;
   for (const TraceOp& op : trace.ops)

@@ -38,9 +38,6 @@ Intervals communication_intervals(const Trace& trace, std::int32_t rank);
 /// Length of communication_intervals minus compute_intervals.
 Ns exposed_communication(const Trace& trace, std::int32_t rank);
 
-/// Length of the union of a lane's ops on a rank; 0 for a lane the trace does not have.
-Ns lane_busy(const Trace& trace, std::int32_t rank, std::string_view lane);
-
 /// The ranks of a trace, ascending.
 std::vector<std::int32_t> ranks_of(const Trace& trace);
 

@@ -160,14 +160,12 @@ class Finder {
     if (is_recv(kind(op))) {
       const std::int64_t arrived = std::clamp(t.arrived, begin, to);
       explain_arrival(op, begin, arrived);
-      add(BubbleCause::Wire, arrived, to);
+      add(BubbleCause::Order, arrived, to);
     } else if (is_collective(kind(op))) {
       const std::int64_t together = std::clamp(t.sent, begin, to), own = std::clamp(own_end(op), together, to);
       add_peer(t.last, begin, together);
       add(BubbleCause::Wire, together, own);
       explain_tail(op, own, to);
-    } else if (is_comm(kind(op))) {
-      add(BubbleCause::Wire, begin, to);
     } else {
       add(BubbleCause::Order, begin, to);
     }
@@ -287,6 +285,14 @@ std::int64_t weight_read_ns(const Plan& plan, const OpDef& op, const OpCost& cos
 std::vector<Bubble> find_bubbles(const Plan& plan, const CostTable& costs, const EngineResult& result,
                                  const std::vector<int>& recorded, int group) {
   return Finder(plan, costs, linear_of(result, group), result, times_of(result, recorded, group), group).run();
+}
+
+std::vector<std::int64_t> busy_lanes(const Plan& plan, const Linear& linear, const std::vector<Bubble>& bubbles,
+                                     std::int64_t step_ns) {
+  std::vector<std::int64_t> busy(plan.lanes.size(), 0);
+  for (const LinearOp& op : linear.ops) busy[op.lane] = step_ns;
+  for (const Bubble& bubble : bubbles) busy[bubble.lane] -= bubble.ns;
+  return busy;
 }
 
 std::vector<Loss> find_losses(const Plan& plan, const CostTable& costs, const EngineResult& result,

@@ -11,9 +11,9 @@ namespace dbo {
 
 enum class BubbleCause : std::uint8_t {
   Host,   ///< the host had not launched the next op
-  Wire,   ///< data was on its way, or a comm kernel was moving it
+  Wire,   ///< data was on its way, or a comm kernel was moving it: exposed communication
   Peer,   ///< another rank had not sent or started yet, or its slower port was not done
-  Order,  ///< the next op needs one of the other lane, or one behind it there
+  Order,  ///< the next op needs one of the other lane (a send, receive or copy too), or one behind it there
   Gap,    ///< gaps between ops that follow each other
   Drain,  ///< nothing left for the lane to do
   Sms     ///< other kernels held the SMs it needs
@@ -34,6 +34,11 @@ struct Bubble {
 /// are left out; lanes that never work too.
 std::vector<Bubble> find_bubbles(const Plan& plan, const CostTable& costs, const EngineResult& result,
                                  const std::vector<int>& recorded, int group);
+
+/// By lane: the time in which an op works on it, which waiting for data or for other ranks is not. `bubbles`: all of
+/// the group whose order is `linear`.
+std::vector<std::int64_t> busy_lanes(const Plan& plan, const Linear& linear, const std::vector<Bubble>& bubbles,
+                                     std::int64_t step_ns);
 
 /// Why an op that runs takes longer than it could.
 enum class LossCause : std::uint8_t {

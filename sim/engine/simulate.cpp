@@ -25,11 +25,10 @@ void add_details(const CostedPlan& costed, const EngineResult& run, const std::v
                  const Trace& trace, StepResult& out) {
   const FoldGroup& fold = run.folding.groups[static_cast<std::size_t>(group)];
   out.exposed_comm_ns = exposed_communication(trace, fold.first_rank).count();
-  for (const std::string& lane : costed.plan.lanes)
-    out.lane_busy_ns.push_back(lane_busy(trace, fold.first_rank, lane).count());
   const Linear& linear = run.linear[static_cast<std::size_t>(fold.class_index)];
   out.windows = window_shares(planned_windows(costed.plan, linear), trace, fold.first_rank);
   out.bubbles = find_bubbles(costed.plan, costed.costs, run, recorded, group);
+  out.lane_busy_ns = busy_lanes(costed.plan, linear, out.bubbles, out.step_ns);
   out.losses = find_losses(costed.plan, costed.costs, run, recorded, group);
   out.period = steady_period_time(costed.plan, costed.costs);
   out.bound = period_bound(costed.plan, costed.costs);

@@ -25,7 +25,7 @@ struct CostedPlan {
 struct StepResult {
   std::int64_t step_ns = 0;
   std::int64_t exposed_comm_ns = 0;
-  std::vector<std::int64_t> lane_busy_ns;  ///< by lane of the plan
+  std::vector<std::int64_t> lane_busy_ns;  ///< by lane of the plan: with its idle time, the step; 0: it never works
   std::vector<WindowShare> windows;
   std::vector<Bubble> bubbles;
   std::vector<Bubble> waiting;  ///< of the rank asked for with `waiting_rank`

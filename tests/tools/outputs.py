@@ -74,6 +74,26 @@ def ranks_asked_for_are_traced(dbo, examples, root):
             expect(all(t == times[min(times)] for t in times.values()), f"--ranks {words}: equal ranks differ in {name}")
 
 
+def one_word_for_exposed_communication(dbo, examples, root):
+    """`inspect` says of a predicted trace what `simulate` said of its step, in the same words; lanes add up."""
+    out = os.path.join(root, "exposed")
+    for name in ("deepseek-v3-decode-2x8-h200.json", "teaching.json"):
+        text = run(dbo, "simulate", os.path.join(examples, name), "--out", out).stdout
+        with open(os.path.join(out, "summary.json"), encoding="utf-8") as file:
+            summary = json.load(file)
+        trace = os.path.join(out, "predicted.trace.json")
+        inspected = json.loads(run(dbo, "inspect", trace, "--json").stdout)
+        found = [rank["exposed_comm_ns"] for rank in inspected["ranks"]]
+        expect(summary["exposed_comm_ns"] in found, f"{name}: exposed {summary['exposed_comm_ns']}, inspect {found}")
+        table = run(dbo, "inspect", trace).stdout
+        for output in (text, table):
+            expect(any(line.strip().startswith("exposed comm ") for line in output.splitlines()),
+                   f"{name}: no line of exposed comm")
+        for lane, busy in summary["lanes"].items():
+            idle = sum(b["ns"] for b in summary["bubbles"] if b["lane"] == lane and b["while"] == "idle")
+            expect(busy["busy_ns"] in (0, summary["step_ns"] - idle), f"{name}: {lane} is busy {busy} and idle {idle}")
+
+
 def costs_fit_the_plan(dbo, root):
     """A time for each launch of the plan, no fewer and no more."""
     plan = os.path.join(root, "ranks", "plan.json")
@@ -104,6 +124,7 @@ def main():
         names_are_not_replaced(dbo, root)
         all_files_or_none(dbo, examples, root)
         ranks_asked_for_are_traced(dbo, examples, root)
+        one_word_for_exposed_communication(dbo, examples, root)
         costs_fit_the_plan(dbo, root)
     full_output_is_said(dbo, examples)
     for problem in problems:

@@ -29,8 +29,6 @@ TEST_CASE("overlap: a hidden communication is not exposed, whatever else runs") 
   CHECK(exposed_communication(builder.trace(), 0) == Ns{0});
   builder.op(OpKind::C, 1, 0, 100, 130);
   CHECK(exposed_communication(builder.trace(), 0) == Ns{30});
-  CHECK(lane_busy(builder.trace(), 0, "comm") == Ns{110});
-  CHECK(lane_busy(builder.trace(), 0, "none") == Ns{0});
 }
 
 TEST_CASE("overlap: exposed communication counts wires and the waiting part of receives, not sends and unpacking") {

@@ -77,6 +77,12 @@ TEST_CASE("bubbles: idle time by cause adds up to the step minus the busy time o
         busy[run.linear[0].ops[i].lane] += t.end - t.start - waiting;
       }
       for (const auto& [lane, ns] : busy) CHECK(ns + idle[lane] == run.step());
+      const StepResult r = simulate_plan({plan, table}, {});
+      for (std::size_t lane = 0; lane < plan.lanes.size(); ++lane)
+        CHECK(r.lane_busy_ns[lane] == busy[static_cast<int>(lane)]);
+      // Compute waits for data, or for ranks that send it, only where communication is exposed.
+      CHECK(bubble(r, kComputeLane, BubbleCause::Wire) + bubble(r, kComputeLane, BubbleCause::Peer) <=
+            r.exposed_comm_ns);
     }
   }
 }
