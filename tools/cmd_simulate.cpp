@@ -152,11 +152,12 @@ int simulate_config(const SimulateOptions& options, const Config& config) {
   if (sequence) return simulate_sequence(options, config);
   Prediction p = predict(config, config.workload.steps.front(), step_options);
   print_warnings(p.warnings);
-  Json summary = summary_json(config, p);
   Why why;
-  if (options.why) {
-    why = explain(config, p);
-    summary.set("why", why_json(why));
+  if (options.why) why = explain(config, p);
+  Json summary;
+  if (options.json || !options.out.empty()) {  // it has every rank's slices, which the table has not
+    summary = summary_json(config, p);
+    if (options.why) summary.set("why", why_json(why));
   }
   if (!options.out.empty()) write_outputs(options.out, config, p, summary);
   if (options.json) {

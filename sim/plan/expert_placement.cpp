@@ -1,6 +1,8 @@
 #include "sim/plan/expert_placement.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "sim/base/error.h"
 
@@ -13,20 +15,32 @@ struct Copy {
   int logical;
 };
 
+/// An expert with the copies it has so far. Who comes first gets the next one: more weight a copy, then fewer copies,
+/// then by order; more copies than ranks help nobody, so a full expert comes after any other.
+struct Wanting {
+  std::uint64_t weight = 0, copies = 1;
+  std::size_t place = 0;
+  bool full = false;
+
+  friend bool operator<(const Wanting& a, const Wanting& b) {
+    if (a.full != b.full) return b.full;
+    const std::uint64_t left = a.weight * b.copies, right = b.weight * a.copies;
+    if (left != right) return left > right;
+    return a.copies != b.copies ? a.copies < b.copies : a.place < b.place;
+  }
+};
+
 /// The copies of every expert, most loaded first. `order`: the experts in the order in which ties are broken.
 std::vector<Copy> copies_of(const std::vector<int>& order, const ExpertWeights& weights, int redundant, int ranks) {
-  std::vector<std::uint64_t> counts(order.size(), 1);
   const auto weight = [&](std::size_t i) { return std::uint64_t{weights.weights[static_cast<std::size_t>(order[i])]}; };
+  std::vector<std::uint64_t> counts(order.size(), 1);
+  std::set<Wanting> wanting;
+  for (std::size_t i = 0; i < order.size(); ++i) wanting.insert({weight(i), 1, i, ranks <= 1});
   for (int extra = 0; extra < redundant; ++extra) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i < counts.size(); ++i) {
-      // More copies than ranks help nobody, so a full expert loses to any other.
-      const bool full = counts[i] >= static_cast<std::uint64_t>(ranks);
-      const bool best_full = counts[best] >= static_cast<std::uint64_t>(ranks);
-      const std::uint64_t here = weight(i) * counts[best], there = weight(best) * counts[i];
-      if (full != best_full ? best_full : here > there || (here == there && counts[i] < counts[best])) best = i;
-    }
-    ++counts[best];
+    Wanting first = wanting.extract(wanting.begin()).value();
+    counts[first.place] = ++first.copies;
+    first.full = first.copies >= static_cast<std::uint64_t>(ranks);
+    wanting.insert(first);
   }
   std::vector<Copy> copies;
   for (std::size_t i = 0; i < counts.size(); ++i)
@@ -36,26 +50,29 @@ std::vector<Copy> copies_of(const std::vector<int>& order, const ExpertWeights& 
   return copies;
 }
 
-/// The experts each rank holds, ascending.
-std::vector<std::vector<int>> spread(const std::vector<Copy>& copies, int ranks, int slots) {
-  std::vector<std::uint64_t> load(static_cast<std::size_t>(ranks), 0);
-  std::vector<std::vector<int>> held(load.size());
+/// The experts each rank holds [ranks * slots], each rank's ascending: every copy goes to the least loaded rank with a
+/// free slot that does not hold the expert yet, of several the first; if all hold it, to the least loaded.
+std::vector<int> spread(const std::vector<Copy>& copies, int ranks, int slots) {
+  const auto width = static_cast<std::size_t>(slots);
+  std::vector<int> held(static_cast<std::size_t>(ranks) * width), counts(static_cast<std::size_t>(ranks), 0);
+  const auto slots_of = [&](int rank) { return held.begin() + rank * slots; };
+  std::set<std::pair<std::uint64_t, int>> open;  // load, rank
+  for (int rank = 0; rank < ranks; ++rank) open.emplace_hint(open.end(), 0, rank);
   for (const Copy& copy : copies) {
-    std::size_t best = load.size();
-    bool best_has = false;
-    for (std::size_t rank = 0; rank < load.size(); ++rank) {
-      if (held[rank].size() >= static_cast<std::size_t>(slots)) continue;
-      const bool has = std::find(held[rank].begin(), held[rank].end(), copy.logical) != held[rank].end();
-      if (best == load.size() || (has != best_has ? best_has : load[rank] < load[best])) {
-        best = rank;
-        best_has = has;
-      }
-    }
-    DBO_CHECK(best < load.size(), "there are as many slots as copies");
-    held[best].push_back(copy.logical);
-    load[best] += copy.load;
+    DBO_CHECK(!open.empty(), "there are as many slots as copies");
+    const auto lacks = [&](const std::pair<std::uint64_t, int>& one) {
+      const auto first = slots_of(one.second), end = first + counts[static_cast<std::size_t>(one.second)];
+      return std::find(first, end, copy.logical) == end;
+    };
+    auto best = std::find_if(open.begin(), open.end(), lacks);
+    if (best == open.end()) best = open.begin();
+    auto [load, rank] = *best;
+    open.erase(best);
+    int& count = counts[static_cast<std::size_t>(rank)];
+    *(slots_of(rank) + count) = copy.logical;
+    if (++count < slots) open.emplace(load + copy.load, rank);
   }
-  for (std::vector<int>& experts : held) std::sort(experts.begin(), experts.end());
+  for (int rank = 0; rank < ranks; ++rank) std::sort(slots_of(rank), slots_of(rank) + slots);
   return held;
 }
 
@@ -76,10 +93,7 @@ ExpertPlacement place_experts(const World& world, int groups, const ExpertWeight
     std::vector<int> order;
     for (int i = 0; i < experts / groups; ++i)
       for (int g = 0; g < groups; ++g) order.push_back(g * (experts / groups) + i);
-    std::size_t p = 0;
-    for (const std::vector<int>& held :
-         spread(copies_of(order, weights, redundant, world.ranks), world.ranks, placement.slots))
-      for (const int expert : held) placement.logical[p++] = expert;
+    placement.logical = spread(copies_of(order, weights, redundant, world.ranks), world.ranks, placement.slots);
   }
   placement.replicas.resize(static_cast<std::size_t>(experts));
   for (int p = 0; p < placement.physical(); ++p)
