@@ -176,13 +176,15 @@ void append_compact(std::string& out, const Json& value) {
   }
 }
 
-/// One-line form with blanks after commas and colons.
-void append_inline(std::string& out, const Json& value) {
+/// One-line form with blanks after commas and colons. Left off once the text is longer than `longest`.
+void append_inline(std::string& out, const Json& value, std::size_t longest = std::string::npos) {
+  if (out.size() > longest) return;
   if (value.is_array()) {
     out += '[';
     for (std::size_t i = 0; i < value.items().size(); ++i) {
       if (i > 0) out += ", ";
-      append_inline(out, value.items()[i]);
+      append_inline(out, value.items()[i], longest);
+      if (out.size() > longest) return;
     }
     out += ']';
   } else if (value.is_object()) {
@@ -191,7 +193,8 @@ void append_inline(std::string& out, const Json& value) {
       if (i > 0) out += ", ";
       append_json_string(out, value.members()[i].first);
       out += ": ";
-      append_inline(out, value.members()[i].second);
+      append_inline(out, value.members()[i].second, longest);
+      if (out.size() > longest) return;
     }
     out += '}';
   } else {
@@ -212,7 +215,7 @@ void append_pretty(std::string& out, const Json& value, std::size_t indent) {
   if (!nested) return append_compact(out, value);
   if (value.is_array() && all_scalars(value.items())) return append_inline(out, value);
   std::string line;
-  append_inline(line, value);
+  append_inline(line, value, kLineWidth);
   if (indent > 0 && indent + line.size() <= kLineWidth) {
     out += line;
     return;

@@ -5,6 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "sim/base/shared_vector.h"
+
 namespace dbo {
 
 /// One request scheduled in a step.
@@ -19,12 +21,17 @@ struct Request {
 
 /// The batch of one data-parallel rank.
 struct RankBatch {
-  std::vector<Request> requests;
+  SharedVector<Request> requests;             ///< ranks with equal batches share them
   std::optional<std::int64_t> padded_tokens;  ///< what the rank's own graph padding makes of it
   std::optional<std::int64_t> padded_requests;
   bool allow = true;  ///< the rank may split this step
 
   std::int64_t tokens() const;
+  /// Whether it is known without a look at the requests that both are equal.
+  bool shares(const RankBatch& other) const {
+    return requests.shares(other.requests) && padded_tokens == other.padded_tokens &&
+           padded_requests == other.padded_requests && allow == other.allow;
+  }
   friend bool operator==(const RankBatch&, const RankBatch&) = default;
 };
 

@@ -28,8 +28,9 @@ class Slicer {
       spec.cuts = even_cuts(padded, settings_.ubatches);
     else
       cut_sglang(batch, rank, padded, spec);
-    slice_rank(batch, spec, starts_, out.ubatches);
-    if (sglang) round_up(out);
+    std::vector<UbatchSlice>& ubatches = out.ubatches.edit();
+    slice_rank(batch, spec, starts_, ubatches);
+    if (sglang) round_up(ubatches);
   }
 
  private:
@@ -55,8 +56,8 @@ class Slicer {
   }
 
   /// The GPUs that share a rank's batch each take as many tokens of either half.
-  void round_up(RankSplit& out) const {
-    for (UbatchSlice& slice : out.ubatches) {
+  void round_up(std::vector<UbatchSlice>& ubatches) const {
+    for (UbatchSlice& slice : ubatches) {
       Range& padded = slice.padded_tokens;
       padded.end = padded.begin + ceil_div(padded.size(), settings_.tensor) * settings_.tensor;
     }
@@ -117,7 +118,12 @@ void decide(const StepBatch& step, const DecideSettings& settings, Decision& dec
   decision.ubatches = decision.split ? settings.ubatches : 1;
   decision.ranks.resize(step.ranks.size());
   Slicer slicer(summary, settings, decision);
-  for (std::size_t i = 0; i < step.ranks.size(); ++i) slicer.slice(step.ranks[i], summary.ranks[i], decision.ranks[i]);
+  for (std::size_t i = 0; i < step.ranks.size(); ++i) {
+    if (i > 0 && step.ranks[i].shares(step.ranks[i - 1]))
+      decision.ranks[i] = decision.ranks[i - 1];
+    else
+      slicer.slice(step.ranks[i], summary.ranks[i], decision.ranks[i]);
+  }
 }
 
 DecideSettings without_dbo(DecideSettings settings) {

@@ -83,7 +83,7 @@ struct UbatchSlice {
 };
 
 struct RankSplit {
-  std::vector<UbatchSlice> ubatches;  ///< one when the step is not split
+  SharedVector<UbatchSlice> ubatches;  ///< one when the step is not split
 };
 
 struct Decision {

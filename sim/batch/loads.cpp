@@ -46,7 +46,13 @@ StepLoads make_loads(const Decision& decision) {
   StepLoads out;
   std::map<std::uint64_t, std::vector<int>> by_key;
   out.load_of_rank.reserve(decision.ranks.size());
+  const RankSplit* before = nullptr;
   for (const RankSplit& rank : decision.ranks) {
+    if (before != nullptr && rank.ubatches.shares(before->ubatches)) {
+      out.load_of_rank.push_back(out.load_of_rank.back());
+      continue;
+    }
+    before = &rank;
     std::vector<int>& candidates = by_key[key_of(rank)];
     const auto found = std::find_if(candidates.begin(), candidates.end(), [&](int load) {
       return same_load(out.loads[static_cast<std::size_t>(load)], rank);

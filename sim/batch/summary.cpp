@@ -25,7 +25,14 @@ StepSummary summarise(const StepBatch& step, const DecideSettings& settings) {
   out.query = 1 + step.draft_tokens;
   out.ranks.reserve(step.ranks.size());
   const bool veto = settings.coordination == Coordination::V1 && settings.can_split();
+  const RankBatch* before = nullptr;
   for (const RankBatch& rank : step.ranks) {
+    if (before != nullptr && rank.shares(*before)) {
+      const RankSummary same = out.ranks.back();
+      out.ranks.push_back(same);
+      continue;
+    }
+    before = &rank;
     RankSummary summary = summarise_rank(rank, out.query);
     if (veto) summary.conflict = find_prefix_conflict(rank, step.block_size, out.query);
     out.uniform = out.uniform && summary.uniform;

@@ -36,11 +36,12 @@ class RankMaker {
     const std::int64_t tokens = spread_around(w_.decode_tokens, w_.token_spread, stream(kDecodeTokens), 0);
     // A request is whole or not there.
     const std::int64_t requests = (tokens + w_.query_tokens / 2) / w_.query_tokens;
-    batch.requests.reserve(static_cast<std::size_t>(requests));
+    batch.requests.edit().reserve(static_cast<std::size_t>(requests));
     for (std::int64_t i = 0; i < requests; ++i) {
       const std::int64_t context =
           spread_around(w_.context_tokens, w_.context_spread, stream(kDecodeContext), static_cast<std::uint64_t>(i));
-      batch.requests.push_back({.query = w_.query_tokens, .seq = std::max(context, w_.query_tokens), .blocks = {}});
+      batch.requests.edit().push_back(
+          {.query = w_.query_tokens, .seq = std::max(context, w_.query_tokens), .blocks = {}});
     }
   }
 
@@ -50,7 +51,7 @@ class RankMaker {
       const std::int64_t length =
           std::max<std::int64_t>(1, spread_around(w_.context_tokens, w_.context_spread, stream(kPromptLength), i));
       const std::int64_t tokens = std::min(length, left);
-      batch.requests.push_back({.query = tokens, .seq = tokens, .blocks = {}});
+      batch.requests.edit().push_back({.query = tokens, .seq = tokens, .blocks = {}});
       left -= tokens;
     }
   }

@@ -38,7 +38,8 @@ void read_request(const JsonRef& ref, std::int64_t block_size, RankBatch& batch)
   const std::int64_t count = repeated ? repeated->integer(1, kMaxRequests) : 1;
   if (static_cast<std::int64_t>(batch.requests.size()) + count > kMaxRequests)
     ref.fail("gives the rank more than " + std::to_string(kMaxRequests) + " requests");
-  batch.requests.insert(batch.requests.end(), static_cast<std::size_t>(count), request);
+  std::vector<Request>& requests = batch.requests.edit();
+  requests.insert(requests.end(), static_cast<std::size_t>(count), request);
 }
 
 /// At least `real`, which is what the rank has of `what`.

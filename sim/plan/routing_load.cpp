@@ -120,21 +120,19 @@ class Counter {
 
   /// `experts` [k] of one token.
   void add(const int* experts, int k) {
+    constexpr std::size_t kFewWords = 16;
+    last_domain_ = ~0U;
+    if (token_ranks_.size() > kFewWords) return add_sorted(experts, k);
     for (int i = 0; i < k; ++i) {
       const auto expert = static_cast<std::size_t>(experts[i]);
       ++rows_[expert];
       const std::uint32_t rank = home_[expert];
       token_ranks_[rank / 64] |= std::uint64_t{1} << rank % 64;
     }
-    std::uint32_t last_domain = ~0U;
     for (std::size_t word = 0; word < token_ranks_.size(); ++word) {
       // Ascending, so that a domain's ranks come together.
-      for (std::uint64_t bits = token_ranks_[word]; bits != 0; bits &= bits - 1) {
-        const std::size_t rank = word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
-        ++needed_[rank];
-        entered_[domain_of_[rank]] += domain_of_[rank] != last_domain ? 1 : 0;
-        last_domain = domain_of_[rank];
-      }
+      for (std::uint64_t bits = token_ranks_[word]; bits != 0; bits &= bits - 1)
+        need(static_cast<std::uint32_t>(word * 64 + static_cast<std::size_t>(std::countr_zero(bits))));
       token_ranks_[word] = 0;
     }
   }
@@ -148,8 +146,8 @@ class Counter {
     const std::size_t ranks = needed_.size(), from = static_cast<std::size_t>(source);
     const std::size_t home = domain_of_[from], slots = rows_.size() / ranks;
     const auto pair = [&](std::size_t a, std::size_t b) -> PairTraffic& { return (*pairs)[a * ranks + b]; };
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      if (needed_[rank] == 0) continue;
+    std::sort(touched_.begin(), touched_.end());
+    for (const std::size_t rank : touched_) {
       Value rows = 0;
       for (std::size_t expert = rank * slots; expert < (rank + 1) * slots; ++expert) {
         const Value own = static_cast<Value>(rows_[expert]) * weight;
@@ -181,10 +179,34 @@ class Counter {
       if (pairs != nullptr) pair(gate, rank).forward += static_cast<double>(tokens);
     }
     entered_[home] = 0;
+    touched_.clear();
   }
 
  private:
+  /// Among many ranks a token's few are sorted.
+  void add_sorted(const int* experts, int k) {
+    chosen_.clear();
+    for (int i = 0; i < k; ++i) {
+      const auto expert = static_cast<std::size_t>(experts[i]);
+      ++rows_[expert];
+      chosen_.push_back(home_[expert]);
+    }
+    std::sort(chosen_.begin(), chosen_.end());
+    chosen_.erase(std::unique(chosen_.begin(), chosen_.end()), chosen_.end());
+    for (const std::uint32_t rank : chosen_) need(rank);
+  }
+
+  /// A token's ranks come in ascending order.
+  void need(std::uint32_t rank) {
+    if (needed_[rank]++ == 0) touched_.push_back(rank);
+    entered_[domain_of_[rank]] += domain_of_[rank] != last_domain_ ? 1 : 0;
+    last_domain_ = domain_of_[rank];
+  }
+
   int domain_;
+  std::uint32_t last_domain_ = ~0U;    ///< of the token at hand
+  std::vector<std::uint32_t> chosen_;  ///< ranks of the token at hand
+  std::vector<std::size_t> touched_;   ///< ranks that are needed
   std::size_t first_field_;
   std::vector<std::uint32_t> rows_;         ///< [physical experts]
   std::vector<std::uint32_t> needed_;       ///< [ranks] tokens that need the rank

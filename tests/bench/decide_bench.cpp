@@ -22,7 +22,7 @@ StepBatch make_step(int ranks, int requests, bool blocks) {
       if (blocks)
         for (std::int64_t b = 0; b * step.block_size < request.seq; ++b)
           request.blocks.push_back(b < 8 ? b : static_cast<std::int64_t>(counter) * 1000 + b);
-      rank.requests.push_back(std::move(request));
+      rank.requests.edit().push_back(std::move(request));
     }
   }
   return step;

@@ -34,7 +34,7 @@ TEST_CASE("decide: uniform decode is one query of 1 + draft tokens for every req
   CHECK_FALSE(decide(step_of({rank, rank}, 0), kV1).split);
   // One request with another query spoils it.
   RankBatch mixed = rank;
-  mixed.requests.push_back({.query = 1, .seq = 1, .blocks = {}});
+  mixed.requests.edit().push_back({.query = 1, .seq = 1, .blocks = {}});
   const Decision decision = decide(step_of({rank, mixed}, 1), kV1);
   CHECK(decision.votes == Votes{1, 0});
   CHECK(decision.reason_text == "rank 1 has 33 tokens, not uniform decode, below prefill_token_threshold 512");
@@ -127,8 +127,8 @@ TEST_CASE("decide: the first reason that holds is given") {
 TEST_CASE("decide: v1 refuses a step that reads what it writes (T8)") {
   const auto step_with = [](std::int64_t first_block, std::int64_t reader_query) {
     RankBatch rank;
-    rank.requests.push_back({.query = reader_query, .seq = 32 + reader_query, .blocks = {7, 8, 9}});
-    rank.requests.push_back({.query = 40, .seq = 40, .blocks = {first_block, 5, 11}});
+    rank.requests.edit().push_back({.query = reader_query, .seq = 32 + reader_query, .blocks = {7, 8, 9}});
+    rank.requests.edit().push_back({.query = 40, .seq = 40, .blocks = {first_block, 5, 11}});
     return step_of({rank, rank_of({44})});
   };
   DecideSettings settings = kV1;
@@ -148,15 +148,15 @@ TEST_CASE("decide: v1 refuses a step that reads what it writes (T8)") {
 TEST_CASE("decide: only whole computed blocks are read, and written ones reach to the last token") {
   // The reader has 31 computed tokens: one whole block. The writer's third column holds its 33rd token.
   RankBatch rank;
-  rank.requests.push_back({.query = 600, .seq = 631, .blocks = {}});
-  rank.requests[0].blocks.assign(40, 0);
-  for (std::size_t i = 0; i < 40; ++i) rank.requests[0].blocks[i] = 100 + static_cast<std::int64_t>(i);
-  rank.requests.push_back({.query = 33, .seq = 33, .blocks = {1, 2, 101}});
+  rank.requests.edit().push_back({.query = 600, .seq = 631, .blocks = {}});
+  rank.requests.edit()[0].blocks.assign(40, 0);
+  for (std::size_t i = 0; i < 40; ++i) rank.requests.edit()[0].blocks[i] = 100 + static_cast<std::int64_t>(i);
+  rank.requests.edit().push_back({.query = 33, .seq = 33, .blocks = {1, 2, 101}});
   CHECK(decide(step_of({rank, rank}), kV1).split);
-  rank.requests[1].blocks = {1, 2, 100};
+  rank.requests.edit()[1].blocks = {1, 2, 100};
   CHECK(decide(step_of({rank, rank}), kV1).reason == Reason::PrefixVeto);
   // The block behind the last token is not written.
-  rank.requests[1] = {.query = 32, .seq = 32, .blocks = {1, 2, 100}};
+  rank.requests.edit()[1] = {.query = 32, .seq = 32, .blocks = {1, 2, 100}};
   CHECK(decide(step_of({rank, rank}), kV1).split);
 }
 

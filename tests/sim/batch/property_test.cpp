@@ -28,7 +28,7 @@ RankBatch random_rank(Dice& dice, std::int64_t query, bool decode) {
   const std::int64_t requests = dice.one_in(12) ? 0 : 1 + dice.below(40);
   for (std::int64_t i = 0; i < requests; ++i) {
     const std::int64_t tokens = decode || dice.one_in(3) ? query : 1 + dice.below(60);
-    rank.requests.push_back({.query = tokens, .seq = tokens + dice.below(200), .blocks = {}});
+    rank.requests.edit().push_back({.query = tokens, .seq = tokens + dice.below(200), .blocks = {}});
   }
   if (dice.one_in(5)) rank.padded_tokens = rank.tokens() + dice.below(40);
   if (dice.one_in(5)) rank.padded_requests = requests + dice.below(10);

@@ -13,14 +13,14 @@ namespace dbo {
 inline RankBatch rank_of(const std::vector<std::int64_t>& queries, const std::vector<std::int64_t>& seqs = {}) {
   RankBatch rank;
   for (std::size_t i = 0; i < queries.size(); ++i)
-    rank.requests.push_back({.query = queries[i], .seq = i < seqs.size() ? seqs[i] : queries[i], .blocks = {}});
+    rank.requests.edit().push_back({.query = queries[i], .seq = i < seqs.size() ? seqs[i] : queries[i], .blocks = {}});
   return rank;
 }
 
 /// `count` decode requests of one token.
 inline RankBatch decodes(int count, std::int64_t seq = 64) {
   RankBatch rank;
-  rank.requests.assign(static_cast<std::size_t>(count), {.query = 1, .seq = seq, .blocks = {}});
+  rank.requests.edit().assign(static_cast<std::size_t>(count), {.query = 1, .seq = seq, .blocks = {}});
   return rank;
 }
 
