@@ -1,6 +1,7 @@
 // Votes, thresholds and reasons.
 #include <doctest/doctest.h>
 
+#include "sim/batch/decision_json.h"
 #include "sim/batch/loads.h"
 #include "sim/batch/sglang_split.h"
 #include "tests/sim/batch/steps.h"
@@ -249,4 +250,25 @@ TEST_CASE("loads: ranks with equal work share one") {
   CHECK(loads.loads[1][1].padded == 32);
   CHECK(loads.loads[1][1].seq_lens == Ints(32, 65));
   CHECK(loads.ranks_of(0) == std::vector<std::pair<int, int>>{{0, 1}, {2, 4}});
+}
+
+TEST_CASE("decide: ranks that share a batch get what they get with batches of their own") {
+  for (const auto coordination : {Coordination::V1, Coordination::Mrv2, Coordination::Sglang}) {
+    const DecideSettings settings = defaults(coordination);
+    RankBatch rank;
+    rank.requests.edit().assign(300, {.query = 1, .seq = 700, .blocks = {}});
+    StepBatch shared, own;
+    for (int r = 0; r < 6; ++r) {
+      // Every third rank pads by itself: it shares its requests, but not its slices.
+      rank.padded_tokens = r % 3 == 2 ? std::optional<std::int64_t>(320) : std::nullopt;
+      shared.ranks.push_back(rank);
+      own.ranks.push_back(rank);
+      own.ranks.back().requests.edit();
+    }
+    const Decision a = decide(shared, settings), b = decide(own, settings);
+    CHECK(pretty_json(decision_to_json(a)) == pretty_json(decision_to_json(b)));
+    CHECK(a.ranks[1].ubatches.shares(a.ranks[0].ubatches));
+    CHECK_FALSE(a.ranks[2].ubatches.shares(a.ranks[1].ubatches));
+    CHECK_FALSE(b.ranks[1].ubatches.shares(b.ranks[0].ubatches));
+  }
 }
