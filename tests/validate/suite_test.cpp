@@ -337,7 +337,7 @@ TEST_CASE("case: steps of all plans take turns, so all are priced at one clock, 
   std::int64_t before = INT64_MAX;
   for (const double told : {1200.0, 1400.0, 1700.0}) {
     options.sm_mhz = told;
-    const PredictedWay& way = make_case(config, path, options).ways.front();
+    const PredictedWay way = make_case(config, path, options).ways.front();
     CHECK(way.split.costs.sm_mhz == static_cast<int>(told));
     CHECK(way.split.result.step_ns < before);
     before = way.split.result.step_ns;
