@@ -149,6 +149,8 @@ class CostTable {
   FlowCosts flows;                       ///< with them `wire` and a comm kernel's `time` are what its own ports take
   MachineRates machine;                  ///< none: nothing is shared, and every op takes its own time
   int sm_mhz = 0;                        ///< SM clock that computation is priced at; 0: not known
+  /// Copy engines slow computation that runs beside their transfers, by OpCost::beside: where that was measured.
+  bool copies_slow = false;
   bool host_blocks = true;               ///< false: a HostWait takes no time (fixed costs)
   std::vector<std::string> assumptions;  ///< what was assumed or left out, for summary.json
 

@@ -50,8 +50,9 @@ class ProfileTable {
   bool wires_differ_;     ///< the plan's ranks are further apart than those of the profile were
   Ns moving_{}, held_{};  ///< of all comm kernels: as measured, and with the fabric's wires
   std::set<std::string> missing_, beyond_;
-  double slowest_mhz_ = 0;  ///< of the clocks that ops are priced at
-  bool borrowed_ = false;   ///< MLP points are of another transport
+  bool copies_slow_ = false;  ///< something was measured beside copy engines
+  double slowest_mhz_ = 0;    ///< of the clocks that ops are priced at
+  bool borrowed_ = false;     ///< MLP points are of another transport
   std::map<std::pair<int, double>, Exchange> exchanges_;
 };
 
@@ -217,6 +218,7 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
     if (analytical.time > Ns{0})
       cost.beside = to_ns(count(analytical.beside) * count(cost.time) / count(analytical.time));
   } else {
+    copies_slow_ = copies_slow_ || plan_.transport == Transport::CopyEngine;
     const Measured company =
         scaled(beside, at, along_whole(beside_at), beside_at(at), count(analytical.beside), filter.op);
     cost.beside = to_ns(company.ns);
@@ -267,6 +269,13 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
       // What computation costs the kernel's own moving does not show while it waits for the fabric.
       cost.beside = std::max(cost.beside, analytical.time);
       cost.for_peers = std::max(cost.for_peers, std::min(analytical.for_peers, cost.time));
+    } else if (is_recv(cell.op->kind) && plan_.transport == Transport::CopyEngine) {
+      // Its copies move over the links inside as fast as they do, and wait for the fabric.
+      if (apply(dispatch ? "D.wire" : "C.wire", false, &OpCost::wire)) {
+        moving_ += std::min(cost.wire, analytical.wire);
+        held_ += analytical.wire;
+        cost.wire = analytical.wire;
+      }
     }
     return;
   }
@@ -329,6 +338,7 @@ CostTable ProfileTable::build(RoutedLoads* loads) {
   scale_contention(table);
   if (profile_.host) table.host = *profile_.host;
   table.sm_mhz = static_cast<int>(slowest_mhz_ + 0.5);
+  table.copies_slow = copies_slow_;
   // The first sentence of the analytical table no longer holds.
   table.assumptions.front() =
       "Op times come from " + profile_.file + ", measured on " + profile_.machine.gpu + " on " + profile_.date + ".";

@@ -16,7 +16,8 @@ void ContendedRun::retime(Rank& rank, Actor* actors) {
     runner.share = actor.share;
     runner.sm_speed = actor.sm_speed;
     const bool lane = a < lanes_;
-    runner.comm = lane && actor.held > 0 && item(rank, actors, a).moves;
+    // Sends and receives hold SMs whatever moves their data.
+    runner.comm = lane ? item(rank, actors, a).moves && (actor.held > 0 || costs_.copies_slow) : costs_.copies_slow;
     runner.compute = lane && !item(rank, actors, a).comm;
     running_[static_cast<std::size_t>(count++)] = a;
   }

@@ -40,8 +40,9 @@ enum class Limit : std::uint8_t { None, Hbm, Link, Nic };
 struct Runner {
   const Share* share = nullptr;
   std::int64_t sm_speed = kFullSpeed;  ///< what its SMs allow
-  bool comm = false;                   ///< moves data with SMs: compute beside it is slowed, and it by compute, unless
-                                       ///< its share is `loaded`: then it is slowed by memory traffic, and nobody by it
+  /// Moves data in a way that slows compute beside it, and is slowed by compute; unless its share is `loaded`: then it
+  /// is slowed by memory traffic, and nobody by it.
+  bool comm = false;
   bool compute = false;
   std::int64_t speed = kFullSpeed;     ///< out
   std::int64_t unshared = kFullSpeed;  ///< out: speed if there were enough of every resource

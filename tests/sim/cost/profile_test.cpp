@@ -166,6 +166,10 @@ TEST_CASE("profile: company counts as the plan has it: other comm kernels, copy 
   Plan copies = decode_plan(128, 1000, Transport::CopyEngine);
   copies.sm = {SmControl::Limit, 0, 132, 0};
   CHECK(cost_of(copies, profile_costs(copies, measured, machine()), "S").beside == Ns{55'000});
+  CHECK(profile_costs(copies, measured, machine()).copies_slow);
+  CHECK(!profile_costs(kernels, measured, machine()).copies_slow);
+  // What was measured beside comm kernels says nothing of copy engines.
+  CHECK(!profile_costs(copies, profile({point("S", 64, 0, 50), beside(60, 16)}), machine()).copies_slow);
   // Low-latency kernels sent before S began: in proportion to the cost model, whatever was measured.
   Plan sends = decode_plan(128, 1000, Transport::LsaLl);
   sends.sm = {SmControl::Limit, 0, 132, 0};

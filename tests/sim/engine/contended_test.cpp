@@ -12,7 +12,9 @@
 #include "sim/engine/predicted_trace.h"
 #include "sim/engine/sharing.h"
 #include "sim/engine/simulate.h"
+#include "sim/model/presets.h"
 #include "sim/plan/steady.h"
+#include "sim/sched/schedule.h"
 #include "tests/sim/engine/lane_plan.h"
 #include "tests/sim/engine/random_costs.h"
 #include "traces/check_order.h"
@@ -301,6 +303,45 @@ TEST_CASE("contended: idle time by cause adds up to the step minus the busy time
       }
     }
   }
+}
+
+TEST_CASE("contended: copy engines slow what computes beside their transfers, where that was measured") {
+  // One MoE layer, un-split: S runs between the combine's send and its receive, while 100 us of wire last.
+  ScheduleSpec spec;
+  spec.shape = model_preset("deepseek-v2-lite");
+  spec.shape.layers = 1;
+  spec.shape.dense_layers = 0;
+  spec.world = {2, 2};
+  spec.transport = Transport::CopyEngine;
+  spec.execution = Execution::Graph;
+  spec.ubatches = 1;
+  UbatchLoad load;
+  load.token_end = load.padded = 1;
+  load.query_start_loc = {0, 1};
+  load.seq_lens = {1};
+  spec.loads = {{{load}}};
+  spec.classes = {{{{0, 2}}, 0}};
+  const Plan plan = make_baseline(spec, true, false);
+  CostTable costs = uniform_table(plan);
+  costs.machine.sms = 132;
+  for (OpId op = 0; op < plan.ops.size(); ++op) {
+    OpCost& cost = costs.at(0, 0, 0, op);
+    const bool shared = plan.ops[op].kind == OpKind::S;
+    cost.time = Ns{shared ? 10'000 : 1000};
+    cost.beside = Ns{shared ? 20'000 : 0};
+    cost.wire = Ns{plan.ops[op].kind == OpKind::CRecv ? 100'000 : 0};
+  }
+  const auto shared_ns = [&] {
+    EngineOptions options;
+    options.record = {0};
+    const EngineResult run = run_engine(plan, costs, options);
+    for (std::size_t i = 0; i < run.linear[0].ops.size(); ++i)
+      if (plan.op(run.linear[0].ops[i].op).kind == OpKind::S) return run.times[0][i].end - run.times[0][i].start;
+    return std::int64_t{0};
+  };
+  CHECK(shared_ns() == 10'000);
+  costs.copies_slow = true;
+  CHECK(shared_ns() == 20'000);
 }
 
 TEST_CASE("contended: waiting for SMs, wave tails and weights read again have their names") {
