@@ -5,9 +5,12 @@
 namespace dbo {
 
 int MachineSpec::link_domain(const World& world) const {
+  // A GPU's links up to this many GPUs are those of a board inside a node; beyond, a rack's, which joins nodes.
+  constexpr int kLargestBoard = 8;
+  const bool joins_nodes = fabric.link_domain > 0 || gpu.link_domain > kLargestBoard;
   const int limit = fabric.link_domain > 0 ? fabric.link_domain : gpu.link_domain;
-  // Nodes that share scale-up links join into one domain; a node with more GPUs than a domain stays one.
-  if (limit <= world.ranks_per_node) return std::min(world.ranks_per_node, world.ranks);
+  // A node with more GPUs than a domain stays one.
+  if (!joins_nodes || limit <= world.ranks_per_node) return std::min(world.ranks_per_node, world.ranks);
   return std::min(limit / world.ranks_per_node * world.ranks_per_node, world.ranks);
 }
 

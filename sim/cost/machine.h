@@ -21,7 +21,7 @@ struct MachineSpec {
   const CostFactors& rates() const { return factors != nullptr ? *factors : default_factors(); }
   /// What the ops of one rank share.
   MachineRates shared_rates() const;
-  /// Ranks that share scale-up links, of a world's.
+  /// Ranks that share scale-up links, of a world's: nodes join into one domain where the fabric or a rack says so.
   int link_domain(const World& world) const;
   double nic_bytes_per_s() const;
 };

@@ -155,6 +155,15 @@ TEST_CASE("analytical: GPUs of one NVLink domain have no far peers") {
   CHECK(machine().link_domain({.ranks = 2, .ranks_per_node = 2}) == 2);
 }
 
+TEST_CASE("analytical: a board's scale-up links end with the node, a rack's and a stated fabric's do not") {
+  CHECK(machine().link_domain({.ranks = 8, .ranks_per_node = 4}) == 4);
+  CHECK(machine("mi300x").link_domain({.ranks = 16, .ranks_per_node = 2}) == 2);
+  CHECK(machine("gb200-nvl72").link_domain({.ranks = 16, .ranks_per_node = 4}) == 16);
+  MachineSpec cable = machine();
+  cable.fabric.link_domain = 8;
+  CHECK(cable.link_domain({.ranks = 8, .ranks_per_node = 4}) == 8);
+}
+
 TEST_CASE("analytical: a slower fabric's latency comes on top of the measured one") {
   const Plan plan = make_plan("vllm-ll", decode_spec(16, 128, 2));
   MachineSpec slow = machine();
