@@ -24,6 +24,12 @@ void read_keys(ObjectReader& reader, HostCosts& host) {
   read_us(reader, "lane_gap_us", host.lane_gap);
 }
 
+/// Stated gaps are those of either mode.
+void take_stated_gaps(ObjectReader& reader, HostCosts& host) {
+  read_us(reader, "node_gap_us", host.eager_node_gap);
+  read_us(reader, "lane_gap_us", host.eager_lane_gap);
+}
+
 }  // namespace
 
 std::vector<std::string_view> host_preset_names() {
@@ -39,6 +45,8 @@ HostCosts host_preset(std::string_view name) {
   ObjectReader reader(presets.require(name));
   HostCosts host;
   read_keys(reader, host);
+  read_us(reader, "eager_node_gap_us", host.eager_node_gap);
+  read_us(reader, "eager_lane_gap_us", host.eager_lane_gap);
   reader.require("source").string();
   reader.done();
   return host;
@@ -49,6 +57,7 @@ HostCosts read_host_costs(const JsonRef& ref) {
   ObjectReader reader(ref, "\"cpp\", \"python\" or an object of times");
   HostCosts host = host_preset("cpp");
   read_keys(reader, host);
+  take_stated_gaps(reader, host);
   reader.done();
   return host;
 }

@@ -167,3 +167,16 @@ TEST_CASE("host costs: presets, and stated numbers over the cpp preset") {
   CHECK_THROWS_WITH_AS(read_host_costs(JsonRef(json_document(std::string_view("\"pyton\""), "h.json"))),
                        "h.json: /: unknown host \"pyton\" (known: cpp, python; did you mean \"python\"?)", InputError);
 }
+
+TEST_CASE("host costs: launches that were issued in time follow each other no closer than a graph's, or as stated") {
+  for (const std::string_view name : host_preset_names()) {
+    const HostCosts host = host_preset(name);
+    CAPTURE(name);
+    CHECK(host.eager_node_gap >= host.node_gap);
+    CHECK(host.eager_lane_gap > Ns{0});
+  }
+  const auto read = [](std::string_view text) { return read_host_costs(JsonRef(json_document(text, "h.json"))); };
+  CHECK(read(R"({"node_gap_us": 0})").eager_node_gap == Ns{0});
+  CHECK(read(R"({"lane_gap_us": 3})").eager_lane_gap == Ns{3000});
+  CHECK(read(R"({"launch_us": 1})").eager_node_gap == host_preset("cpp").eager_node_gap);
+}

@@ -146,7 +146,7 @@ TEST_CASE("optimise: what is proved of contending ops is the engine's least peri
     if (c.low_latency)
       CHECK(result.period_ns <= least);
     else
-      CHECK(result.period_ns == least);
+      CHECK(result.period_ns == std::min(least, fastest_builtin(config)));  // which may gain by its own waits
     CHECK(result.lower_bound_ns == result.period_ns);
   }
 }
