@@ -132,6 +132,17 @@ OpDef& PlanBuilder::add_op(OpKind kind, LaneId lane, SmPool sms, std::initialize
   return plan_.ops.back();
 }
 
+/// The SMs of a compute op. Under `limit` only kernels that take a block count obey; beside DeepEP these are
+/// DeepGEMM's, which are of fp8: attention, GEMMs in other precisions, embedding and logits run on the whole GPU.
+SmPool PlanBuilder::compute_pool(OpKind kind) const {
+  if (spec_.transport != Transport::Ht || spec_.sm.control != SmControl::Limit) return SmPool::Compute;
+  if (kind == OpKind::A1) return SmPool::All;
+  if (!spec_.shape.has_dims()) return SmPool::Compute;  // stated durations: of kernels that nothing is known of
+  if (kind == OpKind::EMB || kind == OpKind::HEAD) return SmPool::All;
+  const Precision precision = kind == OpKind::MLP ? spec_.shape.expert_weights : spec_.shape.weights;
+  return precision == Precision::Fp8 ? SmPool::Compute : SmPool::All;
+}
+
 void PlanBuilder::add_ops() {
   const int n = spec_.ubatches;
   const int handles = transport_info(spec_.transport).handle_slots;
@@ -141,22 +152,19 @@ void PlanBuilder::add_ops() {
   for (const std::string_view name : {"hidden", "qkv", "tokens", "received", "expert_out", "routed", "shared"})
     plan_.buffers.push_back({std::string(name), n, SlotBy::Ubatch});
   plan_.buffers.push_back({"a2a", handles, SlotBy::Call});
-  // Under `limit` only kernels that take a block count obey; DeepEP's users run attention with the whole GPU.
-  const bool attention_ignores_limit = spec_.transport == Transport::Ht && spec_.sm.control == SmControl::Limit;
-  const SmPool attention = attention_ignores_limit ? SmPool::All : SmPool::Compute;
   const LaneId compute = kComputeLane, comm = kCommLane;
-  add_op(OpKind::EMB, compute, SmPool::Compute, {}, {"hidden"});
-  add_op(OpKind::A0, compute, SmPool::Compute, {"hidden", "routed", "shared"}, {"hidden", "qkv"});
-  add_op(OpKind::A1, compute, attention, {"hidden", "qkv"}, {"hidden", "tokens"});
-  add_op(OpKind::FFN, compute, SmPool::Compute, {"tokens"}, {"shared"});
+  add_op(OpKind::EMB, compute, compute_pool(OpKind::EMB), {}, {"hidden"});
+  add_op(OpKind::A0, compute, compute_pool(OpKind::A0), {"hidden", "routed", "shared"}, {"hidden", "qkv"});
+  add_op(OpKind::A1, compute, compute_pool(OpKind::A1), {"hidden", "qkv"}, {"hidden", "tokens"});
+  add_op(OpKind::FFN, compute, compute_pool(OpKind::FFN), {"tokens"}, {"shared"});
   if (low_latency_) {
     add_op(OpKind::DSend, compute, SmPool::Compute, {"tokens"}, {"a2a"});
     add_op(OpKind::DRecv, compute, SmPool::Compute, {"a2a"}, {"received"});
   } else {
     add_op(OpKind::D, comm, SmPool::Comm, {"tokens"}, {"a2a", "received"});
   }
-  add_op(OpKind::MLP, compute, SmPool::Compute, {"received"}, {"expert_out"});
-  if (has_shared()) add_op(OpKind::S, compute, SmPool::Compute, {"tokens"}, {"shared"});
+  add_op(OpKind::MLP, compute, compute_pool(OpKind::MLP), {"received"}, {"expert_out"});
+  if (has_shared()) add_op(OpKind::S, compute, compute_pool(OpKind::S), {"tokens"}, {"shared"});
   if (low_latency_) {
     add_op(OpKind::CSend, compute, SmPool::Compute, {"expert_out"}, {"a2a"});
     add_op(OpKind::CRecv, compute, SmPool::Compute, {"a2a", "tokens"}, {"routed"});
@@ -166,7 +174,7 @@ void PlanBuilder::add_ops() {
   } else {
     add_op(OpKind::C, comm, SmPool::Comm, {"expert_out", "tokens"}, {"a2a", "routed"});
   }
-  add_op(OpKind::HEAD, compute, SmPool::Compute, {"hidden", "routed", "shared"}, {"hidden"});
+  add_op(OpKind::HEAD, compute, compute_pool(OpKind::HEAD), {"hidden", "routed", "shared"}, {"hidden"});
   if (low_latency_) {
     plan_.ops[op_id(plan_, OpKind::DSend)].pairs = op_id(plan_, OpKind::DRecv);
     plan_.ops[op_id(plan_, OpKind::CSend)].pairs = op_id(plan_, OpKind::CRecv);

@@ -67,6 +67,7 @@ class PlanBuilder {
 
  private:
   void add_ops();
+  SmPool compute_pool(OpKind kind) const;
   OpDef& add_op(OpKind kind, LaneId lane, SmPool sms, std::initializer_list<std::string_view> reads,
                 std::initializer_list<std::string_view> writes);
   BufferId buffer(std::string_view name) const;
