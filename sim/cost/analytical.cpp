@@ -239,6 +239,12 @@ void Builder::assume(CostTable& table) const {
     say.emplace_back("Sparse attention reads each cached token once a request; its top-k is priced as memory traffic.");
   if (plan_.sm.comm > 0)
     say.emplace_back("Kernels of the compute SMs run on all of them throughout, also while no communication runs.");
+  std::string whole_gpu;
+  for (const OpDef& op : plan_.ops)
+    if (plan_.sm.comm > 0 && op.sms == SmPool::All) whole_gpu += (whole_gpu.empty() ? "" : ", ") + op.name;
+  if (!whole_gpu.empty())
+    say.push_back("Kernels that ignore the SM limit run on the whole GPU, and comm kernels wait for their blocks: " +
+                  whole_gpu + ".");
 }
 
 }  // namespace

@@ -146,6 +146,21 @@ TEST_CASE("analytical: halves of a low-latency exchange, one kernel of a high-th
   CHECK(high.at(0, high.layer_class(3), 0, *ht.find_op("C.copy")).time > Ns{0});
 }
 
+TEST_CASE("analytical: what ignores the SM limit is said") {
+  const auto says = [](SmControl control) {
+    ScheduleSpec spec = decode_spec(16, 512, 2, Transport::Ht);
+    spec.sm = {control, 20, 112, 0};
+    std::string found;
+    for (const std::string& sentence : analytical_costs(make_plan("vllm-ht", spec), machine()).assumptions)
+      if (sentence.find("ignore the SM limit") != std::string::npos) found = sentence;
+    return found;
+  };
+  CHECK(
+      says(SmControl::Limit) ==
+      "Kernels that ignore the SM limit run on the whole GPU, and comm kernels wait for their blocks: EMB, A1, HEAD.");
+  CHECK(says(SmControl::GreenContext).empty());
+}
+
 TEST_CASE("analytical: GPUs of one NVLink domain have no far peers") {
   MachineSpec nvl = machine("gb200-nvl72");
   nvl.fabric = fabric_preset("nvl72");
