@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "sim/base/error.h"
 #include "sim/base/json_reader.h"
@@ -42,6 +44,26 @@ TEST_CASE("predict: a cluster that is not described is nodes of 8 H200, and the 
   CHECK(assumed.baseline_result.step_ns == stated.baseline_result.step_ns);
   CHECK(says(assumed, words));
   CHECK_FALSE(says(stated, words));
+}
+
+TEST_CASE("predict: a graph takes no longer than the same launches issued in time") {
+  for (const char* schedule : {"vllm-ll", "sglang-decode", "vllm-ht"}) {
+    const auto step = [&](const std::string& mode) {
+      const std::string transport = std::string(schedule) == "vllm-ht" ? "lsa-ht" : "lsa-ll";
+      const Prediction p = predict_first(config_from_json(JsonRef(json_document(
+          R"({"model": {"preset": "glm-4.5", "layers": 6}, "parallel": {"data": 8, "expert": 8},
+              "workload": {"phase": "decode", "tokens_per_rank": 64, "context_tokens": 1024},
+              "overlap": {"schedule": ")" +
+              std::string(schedule) + R"(", "transport": ")" + transport + R"("}, "execution": {"mode": ")" + mode +
+              R"(", "host": {"launch_us": 0, "graph_launch_us": 0, "record_us": 0, "wait_us": 0, "yield_us": 0}}})",
+          "test.json"))));
+      return std::pair{p.result.step_ns, p.baseline_result.step_ns};
+    };
+    CAPTURE(schedule);
+    const auto graph = step("graph"), eager = step("eager");
+    CHECK(graph.first < eager.first);
+    CHECK(graph.second < eager.second);
+  }
 }
 
 TEST_CASE("predict: a node beyond the scale-up links is modelled as written, with a word on it") {
