@@ -219,6 +219,9 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
       cost.beside = to_ns(count(analytical.beside) * count(cost.time) / count(analytical.time));
   } else {
     copies_slow_ = copies_slow_ || plan_.transport == Transport::CopyEngine;
+    // Measured beside kernels that take SMs which it counts on, too, its loss holds theirs.
+    if (plan_.sm.compute + plan_.sm.comm > machine_.gpu.sms)
+      cost.demand.sms = std::min(cost.demand.sms, machine_.gpu.sms - plan_.sm.comm);
     const Measured company =
         scaled(beside, at, along_whole(beside_at), beside_at(at), count(analytical.beside), filter.op);
     cost.beside = to_ns(company.ns);

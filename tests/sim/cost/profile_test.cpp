@@ -193,7 +193,12 @@ TEST_CASE("profile: SMs that both sorts of kernels count on are lost while the c
   beside.beside = "D+C";
   beside.beside_sms = 20;
   const Profile measured = profile({d, c, point("S", 64, 0, 20), beside});
-  CHECK(cost_of(plan, profile_costs(plan, measured, machine()), "S").beside == Ns{40'000});
+  const OpCost shared = cost_of(plan, profile_costs(plan, measured, machine()), "S");
+  CHECK(shared.beside == Ns{40'000});
+  // The loss holds that of the 20 SMs: the engine must not take them from it again.
+  CHECK(shared.demand.sms == 112);
+  plan.sm.compute = 112;
+  CHECK(cost_of(plan, profile_costs(plan, measured, machine()), "S").beside < Ns{40'000});
 }
 
 TEST_CASE("profile: an MLP not measured over a transport takes what it took over one that lays out rows alike") {
