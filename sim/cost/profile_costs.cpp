@@ -66,7 +66,7 @@ Measured ProfileTable::scaled(const std::vector<Measured>& points, const Place& 
 }
 
 /// The clock that computation of such a batch leaves a GPU that computes for the plan's share of the time; 0: not
-/// known.
+/// known. Of a batch on all SMs, also where some are set aside: comm kernels draw power on those.
 double ProfileTable::clock_of(double tokens, bool prefill) const {
   double mhz[2] = {0, 0};
   for (const bool paused : {false, true}) {
@@ -74,7 +74,7 @@ double ProfileTable::clock_of(double tokens, bool prefill) const {
     if (paused) filter.duty = least_duty_;
     std::vector<Measured> points = select_points(profile_, filter);
     if (points.empty()) return 0;
-    mhz[paused ? 1 : 0] = interpolate_clock(points, {0, static_cast<double>(plan_.sm.compute), 0, tokens});
+    mhz[paused ? 1 : 0] = interpolate_clock(points, {0, static_cast<double>(machine_.gpu.sms), 0, tokens});
   }
   const double share = std::min((1 - power_.duty) / (1 - least_duty_ / 100.0), 1.0);
   return mhz[0] + (mhz[1] - mhz[0]) * share;
