@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iterator>
 #include <map>
 #include <set>
 
@@ -21,6 +20,7 @@ class ProfileTable {
         profile_(profile),
         machine_(machine),
         power_(power),
+        points_(profile),
         least_duty_(least_duty(profile)),
         wires_differ_(profile.machine.nodes == 1 && machine.link_domain(plan.world) < plan.world.ranks) {}
 
@@ -38,7 +38,7 @@ class ProfileTable {
   /// an even batch is, `even`.
   Measured scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
                   double analytical, std::string_view name);
-  double clock_of(double tokens, bool prefill) const;
+  double clock_of(double tokens, bool prefill);
   OpContext context_at(const CostCell& cell, const Place& at, std::vector<double>& rows) const;
   const Exchange& exchange_at(int ranks, double tokens);
 
@@ -46,6 +46,7 @@ class ProfileTable {
   const Profile& profile_;
   const MachineSpec& machine_;
   PowerState power_;
+  PointSelections points_;
   int least_duty_;        ///< measured, in percent
   bool wires_differ_;     ///< the plan's ranks are further apart than those of the profile were
   Ns moving_{}, held_{};  ///< of all comm kernels: as measured, and with the fabric's wires
@@ -67,12 +68,12 @@ Measured ProfileTable::scaled(const std::vector<Measured>& points, const Place& 
 
 /// The clock that computation of such a batch leaves a GPU that computes for the plan's share of the time; 0: not
 /// known. Of a batch on all SMs, also where some are set aside: comm kernels draw power on those.
-double ProfileTable::clock_of(double tokens, bool prefill) const {
+double ProfileTable::clock_of(double tokens, bool prefill) {
   double mhz[2] = {0, 0};
   for (const bool paused : {false, true}) {
     PointFilter filter{.op = "A0", .phased = true, .prefill = prefill, .precision = plan_.shape.weights};
     if (paused) filter.duty = least_duty_;
-    std::vector<Measured> points = select_points(profile_, filter);
+    const std::vector<Measured>& points = points_.select(filter);
     if (points.empty()) return 0;
     mhz[paused ? 1 : 0] = interpolate_clock(points, {0, static_cast<double>(machine_.gpu.sms), 0, tokens});
   }
@@ -157,13 +158,14 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
                      .prefill = prefill,
                      .precision = mlp ? plan_.shape.expert_weights : plan_.shape.weights};
   if (mlp) filter.transport = plan_.transport;
-  std::vector<Measured> alone = select_points(profile_, filter);
-  if (mlp && alone.empty()) {
+  const std::vector<Measured>* found = &points_.select(filter);
+  if (mlp && found->empty()) {
     // Rows lie as a class of transports lays them: by expert, or by rank.
     filter.or_class = plan_.find_op("D") ? TransportClass::HighThroughput : TransportClass::LowLatency;
-    alone = select_points(profile_, filter);
-    borrowed_ = borrowed_ || !alone.empty();
+    found = &points_.select(filter);
+    borrowed_ = borrowed_ || !found->empty();
   }
+  const std::vector<Measured>& alone = *found;
   if (alone.empty()) {
     const bool other = std::any_of(profile_.points.begin(), profile_.points.end(),
                                    [&](const ProfilePoint& p) { return p.op == filter.op && p.beside.empty(); });
@@ -175,17 +177,16 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
   const auto price = [&](const Place& place) {
     return price_compute(cell.op->kind, context_at(cell, place, even), machine_, static_cast<int>(place[1]));
   };
-  const OpCost analytical = cost;
+  const OpCost analytical = cost, even_price = price(at);
   const auto count = [](Ns time) { return static_cast<double>(time.count()); };
   const Shape time_at = [&](const Place& p) { return count(price(p).time); };
   const Shape beside_at = [&](const Place& p) { return count(price(p).beside); };
   // On fewer SMs and beside communication less is measured than on the whole GPU: off the range of those points, a time
   // goes on as the whole GPU's measured ones do.
-  double most = 0;
-  for (const Measured& m : alone) most = std::max(most, m.place[kSmLevel]);
-  std::vector<Measured> whole;
-  std::copy_if(alone.begin(), alone.end(), std::back_inserter(whole),
-               [&](const Measured& m) { return m.place[kSmLevel] == most; });
+  filter.most_sms = true;
+  const std::vector<Measured>& whole = points_.select(filter);
+  filter.most_sms = false;
+  const double most = whole.front().place[kSmLevel];
   const auto along_whole = [&](const Shape& shape) -> Shape {
     return [&, shape](const Place& p) {
       Place there = p;
@@ -196,16 +197,17 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
     };
   };
   ClockCurve curve;
-  curve.dense = scaled(alone, at, along_whole(time_at), time_at(at), count(analytical.time), filter.op);
+  curve.dense = scaled(alone, at, along_whole(time_at), count(even_price.time), count(analytical.time), filter.op);
   double mhz = 0;
   cost.time = to_ns(curve.dense.ns);
   if (least_duty_ < 100) {
     filter.duty = least_duty_;
-    const std::vector<Measured> relaxed = select_points(profile_, filter);
+    const std::vector<Measured>& relaxed = points_.select(filter);
     filter.duty = 100;
     mhz = power_.sm_mhz > 0 ? power_.sm_mhz : clock_of(c.tokens, prefill);
     if (!relaxed.empty() && mhz > 0)
-      curve.relaxed = scaled(relaxed, at, along_whole(time_at), time_at(at), count(analytical.time), filter.op);
+      curve.relaxed =
+          scaled(relaxed, at, along_whole(time_at), count(even_price.time), count(analytical.time), filter.op);
     if (curve.known()) cost.time = to_ns(curve.at(mhz));
     slowest_mhz_ = slowest_mhz_ > 0 ? std::min(slowest_mhz_, mhz) : mhz;
   }
@@ -213,7 +215,8 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
   filter.company_sms = plan_.sm.comm;
   // Low-latency kernels have sent before computation begins: what whole exchanges cost it does not hold.
   const bool moves = plan_.sm.comm > 0 || plan_.transport == Transport::CopyEngine;
-  const std::vector<Measured> beside = moves ? select_points(profile_, filter) : std::vector<Measured>{};
+  static const std::vector<Measured> kNone;
+  const std::vector<Measured>& beside = moves ? points_.select(filter) : kNone;
   if (beside.empty()) {
     if (analytical.time > Ns{0})
       cost.beside = to_ns(count(analytical.beside) * count(cost.time) / count(analytical.time));
@@ -223,7 +226,7 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
     if (plan_.sm.compute + plan_.sm.comm > machine_.gpu.sms)
       cost.demand.sms = std::min(cost.demand.sms, machine_.gpu.sms - plan_.sm.comm);
     const Measured company =
-        scaled(beside, at, along_whole(beside_at), beside_at(at), count(analytical.beside), filter.op);
+        scaled(beside, at, along_whole(beside_at), count(even_price.beside), count(analytical.beside), filter.op);
     cost.beside = to_ns(company.ns);
     // What company costs, at one clock.
     if (curve.known() && company.mhz > 0) cost.beside = to_ns(company.ns * (count(cost.time) / curve.at(company.mhz)));
@@ -241,7 +244,7 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
                              .precision = dispatch ? plan_.shape.dispatch : plan_.shape.combine,
                              .beside = beside,
                              .company_sms = plan_.sm.compute};
-    const std::vector<Measured> points = select_points(profile_, filter);
+    const std::vector<Measured>& points = points_.select(filter);
     if (points.empty()) return false;
     const auto shape = [&](const Place& p) {
       const Exchange& exchange = exchange_at(static_cast<int>(p[0]), p[3]);

@@ -14,8 +14,9 @@ bool reaches(std::span<const Measured> points, double tokens) {
 /// Value at `at`, from points sorted by place whose coordinates before `level` are those of `at`. Among the values of
 /// an outer coordinate those are used that were measured on both sides of the tokens asked for, if there are such: a
 /// neighbour further away is worth more than one whose few tokens have to stand for many.
-double interpolate_level(std::span<const Measured> all, std::size_t level, Place at, const Shape& shape, bool& beyond) {
-  if (level == kPlaceLevels) return all.front().ns;
+double interpolate_level(std::span<const Measured> all, std::size_t level, Place at, double Measured::*value,
+                         const Shape& shape, bool& beyond) {
+  if (level == kPlaceLevels) return all.front().*value;
   std::vector<Measured> reaching;
   for (std::size_t begin = 0; level + 1 < kPlaceLevels && begin < all.size();) {
     std::size_t end = begin;
@@ -33,7 +34,7 @@ double interpolate_level(std::span<const Measured> all, std::size_t level, Place
   const auto inner = [&](std::size_t begin) {
     Place there = at;
     there[level] = points[begin].place[level];
-    return interpolate_level(points.subspan(begin, end_of(begin) - begin), level + 1, there, shape, beyond);
+    return interpolate_level(points.subspan(begin, end_of(begin) - begin), level + 1, there, value, shape, beyond);
   };
   // Off the measured range, an edge value goes on in proportion to the analytical cost.
   const auto extend = [&](std::size_t begin) {
@@ -89,19 +90,28 @@ std::vector<Measured> select_points(const Profile& profile, const PointFilter& f
       unique.push_back(m);
     }
   }
+  if (filter.most_sms) {
+    double most = 0;
+    for (const Measured& m : unique) most = std::max(most, m.place[kSmLevel]);
+    std::erase_if(unique, [&](const Measured& m) { return m.place[kSmLevel] != most; });
+  }
   return unique;
 }
 
+const std::vector<Measured>& PointSelections::select(const PointFilter& filter) {
+  const auto known = known_.find(filter);
+  if (known != known_.end()) return known->second;
+  return known_.emplace(filter, select_points(profile_, filter)).first->second;
+}
+
 double interpolate(std::span<const Measured> points, const Place& at, const Shape& shape, bool& beyond) {
-  return interpolate_level(points, 0, at, shape, beyond);
+  return interpolate_level(points, 0, at, &Measured::ns, shape, beyond);
 }
 
 double interpolate_clock(std::span<const Measured> points, const Place& at) {
-  std::vector<Measured> clocks(points.begin(), points.end());
-  for (Measured& m : clocks) m.ns = m.mhz;
+  static const Shape kLevel = [](const Place&) { return 1.0; };
   bool beyond = false;
-  return interpolate(
-      clocks, at, [](const Place&) { return 1.0; }, beyond);
+  return interpolate_level(points, 0, at, &Measured::mhz, kLevel, beyond);
 }
 
 }  // namespace dbo

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -51,10 +53,26 @@ struct PointFilter {
   bool beside = false;
   int company_sms = 0;  ///< beside: SMs that the plan gives what runs beside
   int duty = 100;
+  bool most_sms = false;  ///< of the points that answer, those of the most SMs alone
+
+  friend auto operator<=>(const PointFilter&, const PointFilter&) = default;
 };
 
 /// The points that answer to `filter`, by place, each place once.
 std::vector<Measured> select_points(const Profile& profile, const PointFilter& filter);
+
+/// Selections from one profile, each made once: thousands of unequal ranks ask for the same ones.
+class PointSelections {
+ public:
+  explicit PointSelections(const Profile& profile) : profile_(profile) {}
+
+  /// As select_points; valid as long as this object. The filter's `op` has to outlive it.
+  const std::vector<Measured>& select(const PointFilter& filter);
+
+ private:
+  const Profile& profile_;
+  std::map<PointFilter, std::vector<Measured>> known_;
+};
 
 /// Value at `at` from points sorted by place, which must not be empty: linear in each coordinate between the nearest
 /// that were measured, on both sides of the tokens asked for if there are such. Off the measured range an edge value
