@@ -161,8 +161,12 @@ const CostTable& TuneEvaluator::costs_of(const Config& config, const TunePoint& 
   if (!same_machine(point, costs_point_)) costs_.clear();
   costs_point_ = point;
   for (const KeptCosts& kept : costs_)
-    if (kept.execution == plan.execution && kept.ops == plan.ops && kept.loads == plan.loads) return kept.table;
-  costs_.push_back({plan.ops, plan.loads, plan.execution, step_costs(config, plan, point.split(), sources_)});
+    if (kept.execution == plan.execution && kept.ops == plan.ops && kept.loads == plan.loads &&
+        (kept.schedule.empty() || kept.schedule == point.schedule))
+      return kept.table;
+  CostTable table = step_costs(config, plan, point.split(), sources_);
+  costs_.push_back(
+      {plan.ops, plan.loads, plan.execution, table.sm_mhz > 0 ? point.schedule : std::string(), std::move(table)});
   return costs_.back().table;
 }
 

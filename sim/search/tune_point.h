@@ -57,6 +57,7 @@ class TuneEvaluator {
     std::vector<OpDef> ops;
     std::vector<Load> loads;
     Execution execution;
+    std::string schedule;  ///< where it has a part in the clock that computation is priced at; else empty
     CostTable table;
   };
 

@@ -5,6 +5,7 @@
 
 #include "sim/base/error.h"
 #include "sim/base/json_reader.h"
+#include "sim/model/presets.h"
 #include "sim/search/serving_flags.h"
 #include "sim/search/tune_report.h"
 
@@ -93,6 +94,10 @@ TEST_CASE("tune_point: a point is what predict says of its config, whatever was 
   SUBCASE("drawn routing that differs by layer") {
     config =
         config_of(kDecode, R"("schedule": "vllm-ll"}, "routing": {"kind": "zipf", "alpha": 0.6, "per_layer": true)");
+  }
+  SUBCASE("a clock that the schedule has a part in") {
+    config = config_of(kDecode, R"("schedule": "vllm-ll", "transport": "lsa-ll"}, "costs": {"source": "profile")");
+    config.cluster.gpu = gpu_preset("h200-sxm");
   }
   TuneLists lists = small_lists();
   lists.tokens = {256};
