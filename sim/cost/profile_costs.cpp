@@ -77,6 +77,7 @@ double ProfileTable::clock_of(double tokens, bool prefill) {
     if (points.empty()) return 0;
     mhz[paused ? 1 : 0] = interpolate_clock(points, {0, static_cast<double>(machine_.gpu.sms), 0, tokens});
   }
+  if (mhz[0] <= 0 || mhz[1] <= 0) return 0;
   const double share = std::min((1 - power_.duty) / (1 - least_duty_ / 100.0), 1.0);
   return mhz[0] + (mhz[1] - mhz[0]) * share;
 }
@@ -209,7 +210,7 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
       curve.relaxed =
           scaled(relaxed, at, along_whole(time_at), count(even_price.time), count(analytical.time), filter.op);
     if (curve.known()) cost.time = to_ns(curve.at(mhz));
-    slowest_mhz_ = slowest_mhz_ > 0 ? std::min(slowest_mhz_, mhz) : mhz;
+    if (mhz > 0) slowest_mhz_ = slowest_mhz_ > 0 ? std::min(slowest_mhz_, mhz) : mhz;
   }
   filter.beside = true;
   filter.company_sms = plan_.sm.comm;

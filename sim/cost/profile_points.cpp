@@ -1,5 +1,7 @@
 #include "sim/cost/profile_points.h"
 
+#include <iterator>
+
 namespace dbo {
 namespace {
 
@@ -110,6 +112,13 @@ double interpolate(std::span<const Measured> points, const Place& at, const Shap
 
 double interpolate_clock(std::span<const Measured> points, const Place& at) {
   static const Shape kLevel = [](const Place&) { return 1.0; };
+  const auto seen = [](const Measured& m) { return m.mhz > 0; };
+  std::vector<Measured> known;
+  if (!std::all_of(points.begin(), points.end(), seen)) {
+    std::copy_if(points.begin(), points.end(), std::back_inserter(known), seen);
+    if (known.empty()) return 0;
+    points = known;
+  }
   bool beyond = false;
   return interpolate_level(points, 0, at, &Measured::mhz, kLevel, beyond);
 }

@@ -78,7 +78,7 @@ class PointSelections {
 /// that were measured, on both sides of the tokens asked for if there are such. Off the measured range an edge value
 /// goes on as `shape` does, and `beyond` is set.
 double interpolate(std::span<const Measured> points, const Place& at, const Shape& shape, bool& beyond);
-/// The clock the points were measured at, in the same way.
+/// The clock the points were measured at, in the same way, from those whose clock is known; 0: of none.
 double interpolate_clock(std::span<const Measured> points, const Place& at);
 
 }  // namespace dbo

@@ -125,6 +125,28 @@ TEST_CASE("profile: between two measured clocks a time goes with the clock's per
   CHECK(dense.sm_mhz == 0);
 }
 
+TEST_CASE("profile: points whose clock is not known say nothing of clocks") {
+  const auto at = [](std::string_view op, std::int64_t tokens, double us, int mhz, int duty) {
+    ProfilePoint p = point(op, tokens, 1000, us);
+    p.sm_mhz = mhz;
+    p.duty = duty;
+    return p;
+  };
+  const Plan plan = decode_plan(128, 1000);  // two ubatches of 64 tokens
+  // A0's clock at 64 tokens was not seen: at 32 and 128 it was 1400 and 1750 MHz. A1 took the same cycles at both.
+  std::vector<ProfilePoint> points = {at("A0", 32, 20, 1400, 100),  at("A0", 64, 20, 0, 100),
+                                      at("A0", 128, 20, 1400, 100), at("A0", 64, 19, 1750, 67),
+                                      at("A1", 64, 100, 1400, 100), at("A1", 64, 80, 1750, 67)};
+  const CostTable some = profile_costs(plan, profile(points), machine(), nullptr, {0.835, 0});
+  CHECK(some.sm_mhz == 1575);
+  CHECK(cost_of(plan, some, "A1").time == Ns{88'889});
+  // Not seen at all: what was measured without pauses holds.
+  points[0].sm_mhz = points[2].sm_mhz = 0;
+  const CostTable none = profile_costs(plan, profile(points), machine(), nullptr, {0.835, 0});
+  CHECK(none.sm_mhz == 0);
+  CHECK(cost_of(plan, none, "A1").time == Ns{100'000});
+}
+
 TEST_CASE("profile: the more a GPU waits, the less its computation takes, and a higher clock never costs time") {
   const auto at = [](std::string_view op, double us, int mhz, int duty) {
     ProfilePoint p = point(op, 64, 1000, us);
