@@ -164,6 +164,7 @@ double common_clock(const std::vector<PredictedWay>& ways) {
   for (const PredictedWay& way : ways) {
     for (const PredictedPlan* plan : {&way.split, &way.unsplit}) {
       const auto step = static_cast<double>(plan->result.step_ns);
+      if (plan->costs.sm_mhz <= 0) continue;  // no op of it was measured at two clocks
       cycles += step * plan->costs.sm_mhz;
       all += step;
     }

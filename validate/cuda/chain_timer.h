@@ -64,7 +64,7 @@ class ChainTimer {
   Timing chain(const std::vector<Enqueue>& links, int count, const Enqueue& lead, const RepeatRule& rule);
 
   /// Of one pass through `links`, repeated `passes` times in a graph: the time from event to event around each link,
-  /// medians over passes and replays. Events take time of their own: see EventCost.
+  /// medians over passes and replays. Events take time of their own.
   std::vector<Timing> links(const std::vector<Enqueue>& links, int passes, const Enqueue& lead, const RepeatRule& rule);
 
   /// Two lanes at once, forked together: `rounds` of all of `compute` beside `passes` of `comm`.
