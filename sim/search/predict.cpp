@@ -291,7 +291,8 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
   out.assumptions = out.split.costs.assumptions;
   say_layout(config, out.assumptions);
   if (!out.result.period.exact)
-    out.assumptions.push_back("no exact repeat of the steady state was found; period_ns is a mean");
+    out.assumptions.push_back(
+        "no exact repeat of the steady state was found; period_ns is a mean, or the bound where that is more");
   return out;
 }
 
