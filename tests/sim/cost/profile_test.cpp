@@ -62,6 +62,19 @@ Profile profile(std::vector<ProfilePoint> points) {
   return out;
 }
 
+/// A dispatch and a combine over lsa-ht, of 64 tokens by each rank of the plan, that took 2 us each inside a node.
+std::pair<ProfilePoint, ProfilePoint> short_exchange(const Plan& plan) {
+  ProfilePoint d = point("D", 64, 0, 2), c = point("C", 64, 0, 2);
+  for (ProfilePoint* p : {&d, &c}) {
+    p->transport = Transport::LsaHt;
+    p->ranks = plan.world.ranks;
+    p->sms = plan.sm.comm;
+  }
+  d.precision = plan.shape.dispatch;
+  c.precision = plan.shape.combine;
+  return {d, c};
+}
+
 OpCost cost_of(const Plan& plan, const CostTable& table, std::string_view op) {
   return table.at(0, table.layer_class(5), 0, *plan.find_op(op));
 }
@@ -204,14 +217,8 @@ TEST_CASE("profile: SMs that both sorts of kernels count on are lost while the c
   // As below, but computation may use all 132 SMs, as beside an un-split step's exchange.
   Plan plan = decode_plan(128, 1000, Transport::LsaHt, 16);
   plan.sm = {SmControl::Limit, 20, 132, 0};
-  ProfilePoint d = point("D", 64, 0, 2), c = point("C", 64, 0, 2), beside = point("S", 64, 0, 40);
-  for (ProfilePoint* p : {&d, &c}) {
-    p->transport = Transport::LsaHt;
-    p->ranks = 16;
-    p->sms = plan.sm.comm;
-  }
-  d.precision = plan.shape.dispatch;
-  c.precision = plan.shape.combine;
+  const auto [d, c] = short_exchange(plan);
+  ProfilePoint beside = point("S", 64, 0, 40);
   beside.beside = "D+C";
   beside.beside_sms = 20;
   const Profile measured = profile({d, c, point("S", 64, 0, 20), beside});
@@ -503,14 +510,8 @@ TEST_CASE("profile: what communication costs computation is spread over the time
   // 16 ranks on two nodes; inside one, dispatch and combine took 2 us each, and A1 ran in 40 us beside them, else 20.
   Plan plan = decode_plan(128, 1000, Transport::LsaHt, 16);
   plan.sm = {SmControl::Limit, 20, 112, 0};
-  ProfilePoint d = point("D", 64, 0, 2), c = point("C", 64, 0, 2), beside = point("A1", 64, 1000, 40);
-  for (ProfilePoint* p : {&d, &c}) {
-    p->transport = Transport::LsaHt;
-    p->ranks = 16;
-    p->sms = plan.sm.comm;
-  }
-  d.precision = plan.shape.dispatch;
-  c.precision = plan.shape.combine;
+  const auto [d, c] = short_exchange(plan);
+  ProfilePoint beside = point("A1", 64, 1000, 40);
   ProfilePoint alone = point("A1", 64, 1000, 20);
   alone.sms = beside.sms = plan.sm.compute;
   beside.beside = "D+C";
