@@ -67,7 +67,8 @@ Measured ProfileTable::scaled(const std::vector<Measured>& points, const Place& 
 }
 
 /// The clock that computation of such a batch leaves a GPU that computes for the plan's share of the time; 0: not
-/// known. Of a batch on all SMs, also where some are set aside: comm kernels draw power on those.
+/// known. Of a batch on all SMs, also where some are set aside: measured without comm kernels on those, a GPU clocked
+/// higher than it then ran with them.
 double ProfileTable::clock_of(double tokens, bool prefill) {
   double mhz[2] = {0, 0};
   for (const bool paused : {false, true}) {
