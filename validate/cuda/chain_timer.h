@@ -26,7 +26,7 @@ struct Timing {
   double median_us = 0;
   double spread_us = 0;  ///< between the quartiles
   int repeats = 0;
-  double mhz = 0;  ///< mean SM clock of the replays
+  double mhz = 0;  ///< SM clock while the replays ran, pauses inside them included
 
   Timing per(double count) const { return {median_us / count, spread_us / count, repeats, mhz}; }
 };
