@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "kernels/compute/clock_sample.h"
 #include "kernels/stand_in/stand_in.h"
 #include "runtime/cuda/check.h"
 #include "sim/base/error.h"
@@ -55,6 +56,37 @@ class Hold {
  private:
   runtime::DeviceBuffer memory_;
   kernels::TimerProbe timer_;
+};
+
+/// Pauses that count the cycles that pass: a GPU at its power limit clocks higher in them than beside them.
+class Pauses {
+ public:
+  Enqueue add(double us) {
+    const std::size_t slot = lengths_us_.size();
+    DBO_CHECK(2 * (slot + 1) * sizeof(std::int64_t) <= counts_.bytes(), "more pauses than a step has");
+    lengths_us_.push_back(std::max(us, 1.0));
+    const kernels::ClockSampleArgs args{counts_.as<std::int64_t>() + 2 * slot,
+                                        static_cast<std::int64_t>(1000 * lengths_us_.back())};
+    return [args](cudaStream_t stream) { DBO_CUDA_CHECK(kernels::launch_clock_sample(args, stream)); };
+  }
+  /// The clock outside of the pauses, where `mhz` is that of all of `step_us`, one pass with its pauses; of the last
+  /// pass.
+  double clock_between(double mhz, double step_us) const {
+    std::vector<std::int64_t> counts(2 * lengths_us_.size());
+    DBO_CUDA_CHECK(
+        cudaMemcpy(counts.data(), counts_.get(), counts.size() * sizeof(std::int64_t), cudaMemcpyDeviceToHost));
+    double cycles = 0, us = 0;
+    for (std::size_t i = 0; i < lengths_us_.size(); ++i) {
+      cycles += static_cast<double>(counts[2 * i]);
+      us += static_cast<double>(counts[2 * i + 1]) / 1000;
+    }
+    return step_us > us ? (mhz * step_us - cycles) / (step_us - us) : mhz;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 512;
+  runtime::DeviceBuffer counts_{2 * kMost * sizeof(std::int64_t)};
+  std::vector<double> lengths_us_;
 };
 
 class SettingTimer {
@@ -261,9 +293,15 @@ class SettingTimer {
       layer_us_ += of_kind(kind, order, apart).median_us;
     shared_us_ = of_kind(OpKind::S, order, apart).median_us;
     if (bench_.quick) return;
-    const auto [paused, pauses] = with_pauses(order, apart);
+    Pauses pauses;
+    const auto [paused, are_pauses] = with_pauses(order, apart, pauses);
     rule.busy_us /= 2;
-    add_in_step(order, without(pauses, timer_->links(paused, 1, paused.front(), rule)), kRelaxedDuty);
+    const std::vector<Timing> all = timer_->links(paused, 1, paused.front(), rule);
+    double step_us = 0;
+    for (const Timing& one : all) step_us += one.median_us;
+    std::vector<Timing> relaxed = without(are_pauses, all);
+    for (Timing& one : relaxed) one.mhz = pauses.clock_between(one.mhz, step_us);
+    add_in_step(order, std::move(relaxed), kRelaxedDuty);
   }
 
   void add_in_step(const InOrder& order, std::vector<Timing> apart, int duty) {
@@ -278,7 +316,8 @@ class SettingTimer {
   /// The same launches with a pause after every layer, such that they run kRelaxedDuty percent of the time; and which
   /// of them are pauses.
   std::pair<std::vector<Enqueue>, std::vector<bool>> with_pauses(const InOrder& order,
-                                                                 const std::vector<Timing>& apart) const {
+                                                                 const std::vector<Timing>& apart,
+                                                                 Pauses& all) const {
     std::vector<Enqueue> links;
     std::vector<bool> pauses;
     double since = 0;
@@ -288,7 +327,7 @@ class SettingTimer {
       since += apart[i].median_us;
       const bool ends = i + 1 == order.links.size() || order.layers[i + 1] != order.layers[i];
       if (!ends) continue;
-      links.push_back(hold_.of(since * (100.0 / kRelaxedDuty - 1)));
+      links.push_back(all.add(since * (100.0 / kRelaxedDuty - 1)));
       pauses.push_back(true);
       since = 0;
     }
