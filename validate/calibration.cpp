@@ -87,6 +87,8 @@ class Grid {
     return kinds;
   }
   CalibrationSetting first_of(bool prefill) const;
+  /// Ops of one half of a prompt on every split of the SMs.
+  void split_own(std::int64_t tokens);
   static void append(Kinds& to, const Kinds& from) { to.insert(to.end(), from.begin(), from.end()); }
 
   const ModelShape& shape_;
@@ -235,9 +237,28 @@ void Grid::prefill() {
     own.ops.push_back(OpKind::MLP);
     add(own);
   }
+  // On fewer SMs the steps between whole waves of tiles are at other sizes: a finer grid of its own.
+  for (const std::int64_t t : {1408, 2816, 5632}) split_own(t);
 }
 
-Load setting_load(const CalibrationSetting& s) {
+void Grid::split_own(std::int64_t tokens) {
+  for (const int comm : scope_.comm_sms) {
+    const auto split = std::find_if(settings_.begin(), settings_.end(), [&](const CalibrationSetting& s) {
+      return s.prefill && s.partition && s.comm_sms == comm;
+    });
+    if (split == settings_.end()) continue;
+    CalibrationSetting own = *split;
+    own.tokens = tokens;
+    own.context = 1024;
+    own.ops = own_ops(true);
+    own.ops.push_back(OpKind::MLP);
+    own.beside.clear();
+    add(own);
+  }
+}
+
+/// `ubatches` with the setting's batch each.
+Load setting_load(const CalibrationSetting& s, int ubatches) {
   UbatchLoad load;
   load.token_end = load.padded = s.tokens;
   load.query_start_loc = {0};
@@ -247,7 +268,13 @@ Load setting_load(const CalibrationSetting& s) {
     load.query_start_loc.push_back(static_cast<std::int32_t>(s.tokens - left));
     load.seq_lens.push_back(static_cast<std::int32_t>(s.prefill ? s.cached + query : s.context));
   }
-  return {{load}};
+  Load out;
+  for (int u = 0; u < ubatches; ++u) {
+    out.ubatches.push_back(load);
+    load.token_begin += s.tokens;
+    load.token_end += s.tokens;
+  }
+  return out;
 }
 
 }  // namespace
@@ -314,10 +341,11 @@ Plan setting_plan(const CalibrationPoints& points, const CalibrationSetting& s) 
   spec.transport = s.transport;
   spec.sm = {SmControl::Limit, s.comm_sms, s.partition ? points.gpu_sms - s.comm_sms : points.gpu_sms, 0};
   spec.routing.redundant = redundant_experts(points.shape, s.ranks);
-  spec.ubatches = 1;
-  spec.loads = {setting_load(s)};
+  // SMs are set aside in split steps alone: there the other half's data passes through the caches between two ops.
+  spec.ubatches = s.partition ? 2 : 1;
+  spec.loads = {setting_load(s, spec.ubatches)};
   spec.classes = {{{{0, s.ranks}}, 0}};
-  return make_baseline(spec, s.low_latency, false);
+  return s.partition ? make_plan("vllm-ht", spec) : make_baseline(spec, s.low_latency, false);
 }
 
 std::string setting_name(const CalibrationSetting& s) {

@@ -72,7 +72,8 @@ ModelShape replay_shape(ModelShape shape);
 /// Coarse to fine, most needed first, so that a calibration that is cut short still serves.
 CalibrationPoints calibration_points(const ModelShape& shape, const CalibrationScope& scope);
 
-/// The un-split plan a setting's ops are taken from: a few layers, balanced routing, every rank with the same batch.
+/// The plan a setting's ops are taken from: a few layers, balanced routing, every rank with the same batch. Where SMs are
+/// set aside, a step of two ubatches with the setting's batch each; else an un-split one.
 Plan setting_plan(const CalibrationPoints& points, const CalibrationSetting& setting);
 
 /// "decode 128 x 4096, EP16, lsa-ll": a line for people.

@@ -121,6 +121,24 @@ TEST_CASE("calibration: what runs beside an exchange is measured where a step ha
   CHECK(copies == split);
 }
 
+TEST_CASE("calibration: halves of a prompt are measured at sizes between powers of two on every split") {
+  CalibrationScope splits = scope();
+  splits.transports = {Transport::LsaHt};
+  splits.comm_sms = {8, 24};
+  splits.uses.clear();
+  for (const int comm : splits.comm_sms) splits.uses.push_back({true, 2, Transport::LsaHt, false, comm});
+  const CalibrationPoints points = calibration_points(model_preset("deepseek-v3"), splits);
+  for (const int comm : splits.comm_sms) {
+    std::set<std::int64_t> sizes;
+    for (const CalibrationSetting& s : points.settings) {
+      if (s.partition && s.comm_sms == comm && std::find(s.ops.begin(), s.ops.end(), OpKind::A0) != s.ops.end())
+        sizes.insert(s.tokens);
+    }
+    CAPTURE(comm);
+    CHECK(sizes == std::set<std::int64_t>{512, 1024, 1408, 2048, 2816, 4096, 5632, 8192});
+  }
+}
+
 TEST_CASE("calibration: nccl is not asked to play ranks that are not there") {
   const CalibrationPoints points = calibration_points(model_preset("deepseek-v3"), scope());
   bool some = false;
@@ -142,7 +160,7 @@ TEST_CASE("calibration: a model without shared experts or dense layers has no su
   }
 }
 
-TEST_CASE("calibration: a setting's plan is un-split, has the setting's batch and experts that divide over the ranks") {
+TEST_CASE("calibration: a setting's plan has the setting's batch and experts that divide over the ranks") {
   CalibrationPoints points;
   points.shape = replay_shape(model_preset("deepseek-v3"));
   CalibrationSetting s;
@@ -154,13 +172,21 @@ TEST_CASE("calibration: a setting's plan is un-split, has the setting's batch an
   s.partition = true;
   const Plan plan = setting_plan(points, s);
   CHECK(plan.sm == SmBudget{SmControl::Limit, 16, 116, 0});
-  CHECK(plan.loads[0].ubatches.size() == 1);
-  CHECK(plan.loads[0].ubatches[0].tokens() == 96);
-  CHECK(plan.loads[0].ubatches[0].seq_lens == std::vector<std::int32_t>(96, 4096));
+  // Only split steps set SMs aside: each half is the setting's batch, and both halves' ops take turns.
+  REQUIRE(plan.loads[0].ubatches.size() == 2);
+  for (const UbatchLoad& half : plan.loads[0].ubatches) {
+    CHECK(half.tokens() == 96);
+    CHECK(half.seq_lens == std::vector<std::int32_t>(96, 4096));
+  }
+  CHECK(plan.loads[0].ubatches[1].token_begin == 96);
+  CHECK(plan.threads.size() == 2);
   // 256 experts over 24 ranks: 264, 11 a rank.
   CHECK(plan.routing.redundant == 8);
   CHECK(Router(plan).placement(plan.shape.dense_layers).slots == 11);
   CHECK(linearise(plan, 0).problems.empty());
+  s.partition = false;
+  CHECK(setting_plan(points, s).loads[0].ubatches.size() == 1);
+  CHECK(setting_plan(points, s).threads.size() == 1);
   // Prompts of 1024 tokens behind 512 that are there: three whole and a half.
   s.prefill = true;
   s.tokens = 3584;

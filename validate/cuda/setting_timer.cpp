@@ -233,15 +233,19 @@ class SettingTimer {
   InOrder computation(int moe_layers = 0) const {
     InOrder out;
     std::vector<int> layers;
-    for (std::size_t op = 0; op < linear_.ops.size(); ++op) {
+    for (const HostStep& step : linear_.host) {
+      if (step.verb != Verb::Launch) continue;
+      const std::size_t op = step.index;
       const LinearOp& one = linear_.ops[op];
       const OpKind kind = plan_.op(one.op).kind;
       if (!is_compute(kind)) continue;
       const bool moe = one.layer >= 0 && plan_.shape.is_moe_layer(one.layer);
       if (moe_layers > 0) {
         if (!moe) continue;
-        if (layers.empty() || layers.back() != one.layer) layers.push_back(one.layer);
-        if (static_cast<int>(layers.size()) > moe_layers) break;
+        // One ubatch may be in the next layer when the other is not.
+        const bool seen = std::find(layers.begin(), layers.end(), one.layer) != layers.end();
+        if (!seen && static_cast<int>(layers.size()) == moe_layers) continue;
+        if (!seen) layers.push_back(one.layer);
       }
       out.kinds.push_back(kind);
       out.links.push_back(table_->table().ops[op].enqueue);
@@ -290,7 +294,7 @@ class SettingTimer {
     }
     add_in_step(order, apart, 100);
     for (const OpKind kind : {OpKind::A0, OpKind::A1, OpKind::S, OpKind::MLP})
-      layer_us_ += of_kind(kind, order, apart).median_us;
+      layer_us_ += of_kind(kind, order, apart).median_us * static_cast<double>(plan_.loads.front().ubatches.size());
     shared_us_ = of_kind(OpKind::S, order, apart).median_us;
     if (bench_.quick) return;
     Pauses pauses;
@@ -315,8 +319,7 @@ class SettingTimer {
 
   /// The same launches with a pause after every layer, such that they run kRelaxedDuty percent of the time; and which
   /// of them are pauses.
-  std::pair<std::vector<Enqueue>, std::vector<bool>> with_pauses(const InOrder& order,
-                                                                 const std::vector<Timing>& apart,
+  std::pair<std::vector<Enqueue>, std::vector<bool>> with_pauses(const InOrder& order, const std::vector<Timing>& apart,
                                                                  Pauses& all) const {
     std::vector<Enqueue> links;
     std::vector<bool> pauses;
