@@ -193,17 +193,21 @@ double drift_of(const PredictedPlan& predicted, const GpuSpec& gpu, const std::o
          scale * memory / step * change(calibrated->copy_us, now->copy_us, noise.copy_us);
 }
 
-double mean_clock(const std::vector<MeasuredWay>& ways) {
-  double cycles = 0, all = 0;
-  for (const MeasuredWay& way : ways) {
-    for (const MeasuredPlan* plan : {&way.split, &way.unsplit}) {
-      const double step = figure_of(plan->steps_us).median_us, mhz = figure_of(plan->clocks_mhz).median_us;
-      if (mhz <= 0) continue;
-      cycles += step * mhz;
-      all += step;
-    }
+double computing_clock(const std::vector<MeasuredWay>& ways, const std::vector<ComputingShare>& shares,
+                       double idle_mhz) {
+  double cycles = 0, time = 0;
+  const auto add = [&](const MeasuredPlan& plan, double share) {
+    const double mhz = figure_of(plan.clocks_mhz).median_us;
+    if (mhz <= 0) return;
+    const double step = figure_of(plan.steps_us).median_us;
+    cycles += step * (mhz - (1 - share) * std::max(idle_mhz, mhz));
+    time += step * share;
+  };
+  for (std::size_t w = 0; w < ways.size(); ++w) {
+    add(ways[w].split, shares[w].split);
+    add(ways[w].unsplit, shares[w].unsplit);
   }
-  return all > 0 ? cycles / all : 0;
+  return time > 0 ? std::max(cycles / time, 0.0) : 0;
 }
 
 bool Outcome::caught() const {

@@ -84,6 +84,11 @@ struct Drift {
   friend bool operator==(const Drift&, const Drift&) = default;
 };
 
+/// Of the split and the un-split step, the part in which the GPU computes, from 0 to 1.
+struct ComputingShare {
+  double split = 1, unsplit = 1;
+};
+
 struct WayOutcome {
   bool graph = false;
   Figure split, unsplit;  ///< measured
@@ -95,7 +100,7 @@ struct WayOutcome {
   std::vector<std::string> named;  ///< named failures found, "F3 ..."
   std::string largest_cause;       ///< of the step's error
   double tracing_us = 0;
-  double split_mhz = 0, unsplit_mhz = 0;  ///< SM clock of the measured steps, median; 0: not known
+  double split_mhz = 0, unsplit_mhz = 0;  ///< SM clock of the measured steps, waiting included; median; 0: not known
   double predicted_mhz = 0;               ///< that computation was priced at; 0: whatever it was at calibration
   double recomputed_us = 0;  ///< the split step with each op as long as alone at calibration: what overlap costs
   /// The split step by the plan with each op as long as it was measured there: what is left is no op's duration, but
@@ -159,8 +164,10 @@ double step_of_durations(const PredictedPlan& predicted, const std::vector<doubl
 double drift_of(const PredictedPlan& plan, const GpuSpec& gpu, const std::optional<Anchor>& calibrated,
                 const std::optional<Anchor>& now, const Anchor& noise = {});
 
-/// The SM clock that measured steps of all plans ran at, mean over their time; 0: not known.
-double mean_clock(const std::vector<MeasuredWay>& ways);
+/// The SM clock that computation of the measured steps of all plans ran at, mean over its time; 0: not known. The GPU
+/// computes for `shares` of the steps' time (by way); the rest of it clocks at `idle_mhz`.
+double computing_clock(const std::vector<MeasuredWay>& ways, const std::vector<ComputingShare>& shares,
+                       double idle_mhz);
 
 /// "predicted gain 1.31x, measured 1.28x, error +2.3 %, largest cause: MLP is 4 % slower than priced".
 std::string outcome_line(const Outcome& outcome);

@@ -187,17 +187,22 @@ TEST_CASE("drift: a machine whose products take 10 % longer slows a step by thei
   CHECK(drift_of(plan, gpu, std::nullopt, before) == 1);
 }
 
-TEST_CASE("drift: the clock that steps ran at is the mean over the time of all of them") {
+TEST_CASE("drift: the clock of computation is the mean over the time of all steps, without their waiting") {
   MeasuredWay way;
   way.split.steps_us = {100, 100};
   way.split.clocks_mhz = {1500, 1500};
   way.unsplit.steps_us = {300, 300};
   way.unsplit.clocks_mhz = {1700, 1700};
   // (100 * 1500 + 300 * 1700) / 400.
-  CHECK(mean_clock({way}) == doctest::Approx(1650));
+  CHECK(computing_clock({way}, {{1, 1}}, 1980) == doctest::Approx(1650));
+  // A third of the un-split step waits, at 1980 MHz: 300 * 1700 - 100 * 1980 = 312,000 cycles/us^-1 in 200 us.
+  CHECK(computing_clock({way}, {{1, 2.0 / 3}}, 1980) == doctest::Approx((150'000.0 + 312'000.0) / 300));
+  // Nothing waits at a lower clock than the mean.
+  CHECK(computing_clock({way}, {{0.5, 1}}, 1000) == doctest::Approx((100 * 1500 * 0.5 + 300 * 1700) / 350));
   way.unsplit.clocks_mhz.clear();
-  CHECK(mean_clock({way}) == doctest::Approx(1500));
-  CHECK(mean_clock({}) == 0);
+  CHECK(computing_clock({way}, {{1, 1}}, 1980) == doctest::Approx(1500));
+  CHECK(computing_clock({}, {}, 1980) == 0);
+  CHECK(computing_clock({way}, {{0, 0}}, 1980) == 0);
 }
 
 TEST_CASE("drift: an anchor that moved no more than it did during the calibration says nothing") {

@@ -12,6 +12,7 @@
 #include "sim/base/error.h"
 #include "sim/base/files.h"
 #include "sim/plan/plan_json.h"
+#include "sim/search/predict.h"
 #include "traces/chrome_writer.h"
 #include "traces/report_html.h"
 
@@ -135,12 +136,20 @@ void write_files(const std::string& folder, bool brief, const ValidationCase& va
   }
 }
 
+double computing_share(const PredictedPlan& predicted) {
+  const auto step = static_cast<double>(predicted.result.step_ns);
+  return step > 0 ? std::min(static_cast<double>(compute_ns(predicted.plan, predicted.costs)) / step, 1.0) : 1;
+}
+
 /// Of each way: against a prediction at the clock that its steps ran at, or by the anchors.
 std::vector<Drift> drifts_of(const Config& config, const std::string& profile_path, CaseOptions options,
                              const ValidationCase& validated, const ReplayedCase& replayed) {
   const Profile profile = profile_path.empty() ? Profile{} : load_profile(profile_path);
   std::vector<Drift> drifts;
-  const double mhz = mean_clock(replayed.ways);
+  std::vector<ComputingShare> shares;
+  for (const PredictedWay& way : validated.ways)
+    shares.push_back({computing_share(way.split), computing_share(way.unsplit)});
+  const double mhz = computing_clock(replayed.ways, shares, runtime::list_gpus().front().clock_khz / 1000.0);
   if (mhz > 0 && !validated.ways.empty() && validated.ways.front().split.costs.sm_mhz > 0) {
     options.sm_mhz = mhz;
     const ValidationCase at_clock = make_case(config, profile_path, options);
