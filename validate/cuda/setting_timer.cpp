@@ -447,7 +447,7 @@ class SettingTimer {
         std::clamp(static_cast<int>(std::ceil(2.2 * rounds * once_us / std::max(pass_us_, 1.0))) + 2, 6, kMostPasses));
     RepeatRule rule = rule_;
     if (layers) rule.busy_us = kBusyUs;
-    ChainTimer::Beside both = timer_->beside(order.links, rounds, pass, passes, rule);
+    ChainTimer::Beside both = timer_->beside(order.links, rounds, pass, passes, rounds * once_us, rule);
     std::string company;
     for (const OpKind kind : {OpKind::A0, OpKind::A1, OpKind::S, OpKind::MLP}) {
       if (std::find(order.kinds.begin(), order.kinds.end(), kind) == order.kinds.end()) continue;
