@@ -66,6 +66,7 @@ struct OpCost {
   /// machine's pace. `slowest`: the rank whose port is last, or -1.
   Ns for_peers{};
   std::int32_t slowest = -1;
+  std::int32_t curve = -1;  ///< while a table is made: which of ClockedCosts' its times follow, or -1
   /// Pairwise flows: sends and comm kernels: from the start of the op to that of its flows. Receives and comm kernels:
   /// from the end of the last flow to the rank to the moment its data is there.
   Ns data_after{}, data_floor{};
@@ -146,9 +147,9 @@ class CostTable {
   }
 
   HostCosts host;
-  FlowCosts flows;                       ///< with them `wire` and a comm kernel's `time` are what its own ports take
-  MachineRates machine;                  ///< none: nothing is shared, and every op takes its own time
-  int sm_mhz = 0;                        ///< SM clock that computation is priced at; 0: not known
+  FlowCosts flows;       ///< with them `wire` and a comm kernel's `time` are what its own ports take
+  MachineRates machine;  ///< none: nothing is shared, and every op takes its own time
+  int sm_mhz = 0;        ///< SM clock that computation is priced at; 0: not known
   /// Copy engines slow computation that runs beside their transfers, by OpCost::beside: where that was measured.
   bool copies_slow = false;
   bool host_blocks = true;               ///< false: a HostWait takes no time (fixed costs)

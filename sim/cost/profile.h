@@ -10,6 +10,7 @@
 #include "sim/base/json.h"
 #include "sim/base/json_reader.h"
 #include "sim/cost/analytical.h"
+#include "sim/cost/clocked_costs.h"
 
 namespace dbo {
 
@@ -100,12 +101,6 @@ struct PairCost {
 /// Every point measured beside something that was also measured alone.
 std::vector<PairCost> pair_costs(const Profile& profile);
 
-/// What decides the clock of a GPU at its power limit.
-struct PowerState {
-  double duty = 1;    ///< share of the time for which it computes; of the batch's own clocks, the one at that share
-  double sm_mhz = 0;  ///< the clock itself, where something else than the plan decides it; 0: as `duty` says
-};
-
 /// Kernels that one op of a kind is made of; nothing when they were not counted.
 std::optional<double> profile_kernels(const Profile& profile, std::string_view op);
 
@@ -118,6 +113,9 @@ std::optional<double> profile_kernels(const Profile& profile, std::string_view o
 /// beyond the two clocks it was measured at.
 CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine,
                         RoutedLoads* loads = nullptr, const PowerState& power = {});
+/// The same, for whoever tries several powers: computation has no price before the first is set.
+ClockedCosts clocked_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine,
+                           RoutedLoads* loads = nullptr);
 
 /// The lowest duty, in percent, that computation was measured at; 100: no other.
 int least_duty(const Profile& profile);

@@ -15,72 +15,65 @@ namespace {
 
 class ProfileTable {
  public:
-  ProfileTable(const Plan& plan, const Profile& profile, const MachineSpec& machine, const PowerState& power)
+  ProfileTable(const Plan& plan, const Profile& profile, const MachineSpec& machine)
       : plan_(plan),
         profile_(profile),
         machine_(machine),
-        power_(power),
+        pace_(machine.stragglers, plan.world.ranks, plan.tensor_parallel),
         points_(profile),
         least_duty_(least_duty(profile)),
         wires_differ_(profile.machine.nodes == 1 && machine.link_domain(plan.world) < plan.world.ranks) {}
 
-  CostTable build(RoutedLoads* loads);
+  ClockedCosts build(RoutedLoads* loads);
 
  private:
   void adjust(const CostCell& cell, OpCost& cost);
   void adjust_compute(const CostCell& cell, OpCost& cost);
   void adjust_exchange(const CostCell& cell, OpCost& cost);
   /// Eagerly the kernels of an op follow each other at the gaps of eager launches; points are of graphs.
-  void add_eager_gaps(const CostCell& cell, OpCost& cost) const;
-  /// What computation loses beside comm kernels that mostly wait for a slower fabric.
-  void scale_contention(CostTable& table) const;
+  Ns eager_gaps(const CostCell& cell) const;
+  /// Of what computation loses beside comm kernels, the part that is left where those mostly wait for a slower fabric.
+  double loss_share() const;
   /// The time at `at` from points, which off their range go on in proportion to `along`, times what `analytical` is of
   /// an even batch is, `even`.
-  Measured scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
-                  double analytical, std::string_view name);
-  double clock_of(double tokens, bool prefill);
+  ClockedTime scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
+                     double analytical, std::string_view name);
+  double clock_of(double tokens, bool prefill, int duty);
   OpContext context_at(const CostCell& cell, const Place& at, std::vector<double>& rows) const;
   const Exchange& exchange_at(int ranks, double tokens);
 
   const Plan& plan_;
   const Profile& profile_;
   const MachineSpec& machine_;
-  PowerState power_;
+  Pace pace_;
   PointSelections points_;
+  std::vector<ClockedCost> clocked_;
   int least_duty_;        ///< measured, in percent
   bool wires_differ_;     ///< the plan's ranks are further apart than those of the profile were
   Ns moving_{}, held_{};  ///< of all comm kernels: as measured, and with the fabric's wires
   std::set<std::string> missing_, beyond_;
   bool copies_slow_ = false;  ///< something was measured beside copy engines
-  double slowest_mhz_ = 0;    ///< of the clocks that ops are priced at
   bool borrowed_ = false;     ///< MLP points are of another transport
   std::map<std::pair<int, double>, Exchange> exchanges_;
 };
 
-Measured ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
-                              double analytical, std::string_view name) {
+ClockedTime ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
+                                 double analytical, std::string_view name) {
   bool beyond = false;
   const double measured = interpolate(points, at, along, beyond);
   if (beyond) beyond_.insert(std::string(name));
   const double mhz = interpolate_clock(points, at);
-  return {at, even > 0 ? measured * (analytical / even) : measured, mhz};
+  return {even > 0 ? measured * (analytical / even) : measured, mhz};
 }
 
-/// The clock that computation of such a batch leaves a GPU that computes for the plan's share of the time; 0: not
-/// known. Of a batch on all SMs, also where some are set aside: measured without comm kernels on those, a GPU clocked
-/// higher than it then ran with them.
-double ProfileTable::clock_of(double tokens, bool prefill) {
-  double mhz[2] = {0, 0};
-  for (const bool paused : {false, true}) {
-    PointFilter filter{.op = "A0", .phased = true, .prefill = prefill, .precision = plan_.shape.weights};
-    if (paused) filter.duty = least_duty_;
-    const std::vector<Measured>& points = points_.select(filter);
-    if (points.empty()) return 0;
-    mhz[paused ? 1 : 0] = interpolate_clock(points, {0, static_cast<double>(machine_.gpu.sms), 0, tokens});
-  }
-  if (mhz[0] <= 0 || mhz[1] <= 0) return 0;
-  const double share = std::min((1 - power_.duty) / (1 - least_duty_ / 100.0), 1.0);
-  return mhz[0] + (mhz[1] - mhz[0]) * share;
+/// The clock that computation of such a batch leaves a GPU that computes for that share of the time; 0: not known. Of a
+/// batch on all SMs, also where some are set aside: measured without comm kernels on those, a GPU clocked higher than
+/// it then ran with them.
+double ProfileTable::clock_of(double tokens, bool prefill, int duty) {
+  const PointFilter filter{
+      .op = "A0", .phased = true, .prefill = prefill, .precision = plan_.shape.weights, .duty = duty};
+  const std::vector<Measured>& points = points_.select(filter);
+  return points.empty() ? 0 : interpolate_clock(points, {0, static_cast<double>(machine_.gpu.sms), 0, tokens});
 }
 
 /// An even batch at `at` that is otherwise like the cell's: what a calibration measures.
@@ -198,20 +191,20 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
       return base > 0 ? measured * (shape(p) / base) : measured;
     };
   };
-  ClockCurve curve;
-  curve.dense = scaled(alone, at, along_whole(time_at), count(even_price.time), count(analytical.time), filter.op);
-  double mhz = 0;
-  cost.time = to_ns(curve.dense.ns);
+  const auto measured = [&](const std::vector<Measured>& points) {
+    return scaled(points, at, along_whole(time_at), count(even_price.time), count(analytical.time), filter.op);
+  };
+  ClockedCost clocked;
+  clocked.time = analytical.time;
+  clocked.beside = analytical.beside;
+  clocked.curve.dense = measured(alone);
   if (least_duty_ < 100) {
     filter.duty = least_duty_;
     const std::vector<Measured>& relaxed = points_.select(filter);
     filter.duty = 100;
-    mhz = power_.sm_mhz > 0 ? power_.sm_mhz : clock_of(c.tokens, prefill);
-    if (!relaxed.empty() && mhz > 0)
-      curve.relaxed =
-          scaled(relaxed, at, along_whole(time_at), count(even_price.time), count(analytical.time), filter.op);
-    if (curve.known()) cost.time = to_ns(curve.at(mhz));
-    if (mhz > 0) slowest_mhz_ = slowest_mhz_ > 0 ? std::min(slowest_mhz_, mhz) : mhz;
+    clocked.dense_mhz = clock_of(c.tokens, prefill, 100);
+    clocked.relaxed_mhz = clock_of(c.tokens, prefill, least_duty_);
+    if (!relaxed.empty()) clocked.curve.relaxed = measured(relaxed);
   }
   filter.beside = true;
   filter.company_sms = plan_.sm.comm;
@@ -219,20 +212,19 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
   const bool moves = plan_.sm.comm > 0 || plan_.transport == Transport::CopyEngine;
   static const std::vector<Measured> kNone;
   const std::vector<Measured>& beside = moves ? points_.select(filter) : kNone;
-  if (beside.empty()) {
-    if (analytical.time > Ns{0})
-      cost.beside = to_ns(count(analytical.beside) * count(cost.time) / count(analytical.time));
-  } else {
+  if (!beside.empty()) {
     copies_slow_ = copies_slow_ || plan_.transport == Transport::CopyEngine;
     // Measured beside kernels that take SMs which it counts on, too, its loss holds theirs.
     if (plan_.sm.compute + plan_.sm.comm > machine_.gpu.sms)
       cost.demand.sms = std::min(cost.demand.sms, machine_.gpu.sms - plan_.sm.comm);
-    const Measured company =
+    clocked.in_company = true;
+    clocked.company =
         scaled(beside, at, along_whole(beside_at), count(even_price.beside), count(analytical.beside), filter.op);
-    cost.beside = to_ns(company.ns);
-    // What company costs, at one clock.
-    if (curve.known() && company.mhz > 0) cost.beside = to_ns(company.ns * (count(cost.time) / curve.at(company.mhz)));
   }
+  clocked.gaps = eager_gaps(cell);
+  clocked.pace = pace_.compute(cell.op->kind, cell.rank);
+  cost.curve = static_cast<std::int32_t>(clocked_.size());
+  clocked_.push_back(clocked);
 }
 
 void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
@@ -301,37 +293,26 @@ void ProfileTable::adjust(const CostCell& cell, OpCost& cost) {
   } else if (is_comm(cell.op->kind)) {
     adjust_exchange(cell, cost);
   }
-  if (plan_.execution == Execution::Eager) add_eager_gaps(cell, cost);
-}
-
-void ProfileTable::add_eager_gaps(const CostCell& cell, OpCost& cost) const {
-  const auto kernels = profile_kernels(profile_, op_name(cell.op->kind));
-  if (!kernels || !profile_.host || cost.time <= Ns{0}) return;
-  const Ns more = std::max(profile_.host->eager_node_gap - profile_.host->node_gap, Ns{0});
-  const Ns gaps = to_ns(std::max(*kernels - 1, 0.0) * static_cast<double>(more.count()));
+  if (cost.curve >= 0 || cost.time <= Ns{0}) return;
+  const Ns gaps = eager_gaps(cell);
   cost.time += gaps;
   if (cost.beside > Ns{0}) cost.beside += gaps;
 }
 
-void ProfileTable::scale_contention(CostTable& table) const {
+Ns ProfileTable::eager_gaps(const CostCell& cell) const {
+  if (plan_.execution != Execution::Eager || !profile_.host) return Ns{0};
+  const auto kernels = profile_kernels(profile_, op_name(cell.op->kind));
+  if (!kernels) return Ns{0};
+  const Ns more = std::max(profile_.host->eager_node_gap - profile_.host->node_gap, Ns{0});
+  return to_ns(std::max(*kernels - 1, 0.0) * static_cast<double>(more.count()));
+}
+
+double ProfileTable::loss_share() const {
   // An un-split step's comm kernels take the SMs that computation also counts on, whether they move data or wait.
-  if (plan_.sm.compute + plan_.sm.comm > machine_.gpu.sms) return;
+  if (plan_.sm.compute + plan_.sm.comm > machine_.gpu.sms) return 1;
   // Points beside communication were measured while it moved data all along. Over a slower fabric the same bytes move
   // in the same memory, over a longer time: the loss is spread over it.
-  if (held_ <= moving_) return;
-  for (int group = 0; group < table.groups(); ++group) {
-    for (int layers = 0; layers < table.layer_classes(); ++layers) {
-      for (int ubatch = 0; ubatch < table.ubatches(); ++ubatch) {
-        for (OpId op = 0; op < plan_.ops.size(); ++op) {
-          OpCost& cost = table.at(group, layers, ubatch, op);
-          if (!is_compute(plan_.ops[op].kind) || cost.beside <= cost.time) continue;
-          const double loss = static_cast<double>((cost.beside - cost.time).count());
-          const double share = static_cast<double>(moving_.count()) / static_cast<double>(held_.count());
-          cost.beside = cost.time + to_ns(loss * share);
-        }
-      }
-    }
-  }
+  return held_ > moving_ ? static_cast<double>(moving_.count()) / static_cast<double>(held_.count()) : 1;
 }
 
 std::string listed(const std::set<std::string>& names) {
@@ -340,12 +321,10 @@ std::string listed(const std::set<std::string>& names) {
   return text;
 }
 
-CostTable ProfileTable::build(RoutedLoads* loads) {
+ClockedCosts ProfileTable::build(RoutedLoads* loads) {
   CostTable table = analytical_costs(
       plan_, machine_, [this](const CostCell& cell, OpCost& cost) { adjust(cell, cost); }, loads);
-  scale_contention(table);
   if (profile_.host) table.host = *profile_.host;
-  table.sm_mhz = static_cast<int>(slowest_mhz_ + 0.5);
   table.copies_slow = copies_slow_;
   // The first sentence of the analytical table no longer holds.
   table.assumptions.front() =
@@ -362,7 +341,9 @@ CostTable ProfileTable::build(RoutedLoads* loads) {
   if (!beyond_.empty())
     table.assumptions.push_back(
         "Beyond what was measured, so continued as the analytical cost goes: " + listed(beyond_) + ".");
-  return table;
+  std::vector<bool> computes;
+  for (const OpDef& op : plan_.ops) computes.push_back(is_compute(op.kind));
+  return {std::move(table), std::move(clocked_), least_duty_, loss_share(), std::move(computes)};
 }
 
 /// What has to be equal for a layer's measured times to hold.
@@ -402,8 +383,7 @@ int least_duty(const Profile& profile) {
   return least;
 }
 
-CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine, RoutedLoads* loads,
-                        const PowerState& power) {
+ClockedCosts clocked_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine, RoutedLoads* loads) {
   if (!same_layer(profile.shape, plan.shape))
     throw InputError(profile.file, "/shape",
                      "was measured for another model (" + profile.shape.name + ", hidden " +
@@ -416,7 +396,14 @@ CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineS
   if (!profile.machine.preset.empty() && profile.machine.preset != machine.gpu.name)
     throw InputError(profile.file, "/machine/preset",
                      "was measured on " + profile.machine.preset + ", the plan is for " + machine.gpu.name);
-  return ProfileTable(plan, profile, machine, power).build(loads);
+  return ProfileTable(plan, profile, machine).build(loads);
+}
+
+CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine, RoutedLoads* loads,
+                        const PowerState& power) {
+  ClockedCosts costs = clocked_costs(plan, profile, machine, loads);
+  costs.set(power);
+  return std::move(costs).take();
 }
 
 }  // namespace dbo

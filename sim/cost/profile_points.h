@@ -28,18 +28,6 @@ struct Measured {
   double mhz = 0;  ///< clock it was measured at; 0: not known
 };
 
-/// Time over the clock, from measurements at two: what waits for memory stays, the rest goes with the clock's period.
-struct ClockCurve {
-  Measured dense, relaxed;  ///< without and with pauses
-
-  /// Whether the clocks lie far enough apart to say anything.
-  bool known() const { return dense.mhz > 0 && relaxed.mhz > dense.mhz * 1.02; }
-  double at(double mhz) const {
-    const double slope = (dense.ns - relaxed.ns) / (1 / dense.mhz - 1 / relaxed.mhz);
-    return relaxed.ns + std::clamp(slope, 0.0, relaxed.ns * relaxed.mhz) * (1 / mhz - 1 / relaxed.mhz);
-  }
-};
-
 /// The analytical cost at a place, in ns.
 using Shape = std::function<double(const Place&)>;
 

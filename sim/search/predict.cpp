@@ -1,6 +1,8 @@
 #include "sim/search/predict.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "sim/base/error.h"
 #include "sim/batch/loads.h"
@@ -97,21 +99,41 @@ Profile profile_of(const Config& config) {
                        " (there are: " + names + "); name a \"file\" that dbo calibrate wrote, or use \"analytical\"");
 }
 
+namespace {
+
+/// How often a program computes what one cell of a cost table costs.
+struct Computed {
+  int layer_class = 0, ubatch = 0;
+  OpId op = 0;
+  std::int64_t times = 0;
+};
+
+std::vector<Computed> computed_by(const Plan& plan, int class_index, const CostTable& costs) {
+  std::map<std::tuple<int, int, OpId>, std::int64_t> times;
+  for (const LinearOp& op : linearise(plan, class_index).ops)
+    if (is_compute(plan.op(op.op).kind)) ++times[{costs.layer_class(op.layer), op.ubatch, op.op}];
+  std::vector<Computed> out;
+  for (const auto& [cell, count] : times)
+    out.push_back({std::get<0>(cell), std::get<1>(cell), std::get<2>(cell), count});
+  return out;
+}
+
+}  // namespace
+
 std::int64_t compute_ns(const Plan& plan, const CostTable& costs) {
-  std::vector<std::vector<LinearOp>> computing(plan.classes.size());
-  for (std::size_t c = 0; c < plan.classes.size(); ++c) {
-    computing[c] = linearise(plan, static_cast<int>(c)).ops;
-    std::erase_if(computing[c], [&](const LinearOp& op) { return !is_compute(plan.op(op.op).kind); });
-  }
+  std::map<std::vector<int>, std::vector<Computed>> by_threads;  // classes of unequal loads run the same programs
   std::int64_t longest = 0;
   std::vector<bool> seen(static_cast<std::size_t>(costs.groups()), false);
   for (int rank = 0; rank < plan.world.ranks; ++rank) {
     const int group = costs.group_of_rank()[static_cast<std::size_t>(rank)];
     if (seen[static_cast<std::size_t>(group)]) continue;
     seen[static_cast<std::size_t>(group)] = true;
+    const int class_index = plan.class_of(rank);
+    const auto [known, fresh] = by_threads.try_emplace(plan.classes[static_cast<std::size_t>(class_index)].threads);
+    if (fresh) known->second = computed_by(plan, class_index, costs);
     std::int64_t sum = 0;
-    for (const LinearOp& op : computing[static_cast<std::size_t>(plan.class_of(rank))])
-      sum += costs.at(group, costs.layer_class(op.layer), op.ubatch, op.op).time.count();
+    for (const Computed& c : known->second)
+      sum += c.times * costs.at(group, c.layer_class, c.ubatch, c.op).time.count();
     longest = std::max(longest, sum);
   }
   return longest;
@@ -122,41 +144,22 @@ CostTable step_costs(const Config& config, const Plan& plan, bool split) {
   return step_costs(config, plan, split, sources);
 }
 
-namespace {
-
-/// Costs at the clock that the plan itself leaves the GPU: the longer it waits, the faster it computes, and the longer
-/// it waits.
-CostTable settled_costs(const Plan& plan, const MachineSpec& machine, CostSources& sources) {
-  const Profile& profile = *sources.profile;
-  PowerState power{1, sources.sm_mhz};
-  CostTable costs = profile_costs(plan, profile, machine, &sources.loads, power);
-  if (least_duty(profile) == 100 || sources.sm_mhz > 0) return costs;
-  // A tenth more waiting shortens ops by a fortieth or so: each round leaves less than that of the error before.
-  constexpr int kRounds = 2;
-  StepOptions options;
-  options.details = false;
-  for (int round = 0; round < kRounds; ++round) {
-    const std::int64_t step = simulate_plan({plan, costs}, options).step_ns + sources.pause.count();
-    power.duty = step > 0 ? std::min(static_cast<double>(compute_ns(plan, costs)) / static_cast<double>(step), 1.0) : 1;
-    costs = profile_costs(plan, profile, machine, &sources.loads, power);
-  }
-  return costs;
-}
-
-CostTable any_costs(const Config& config, const Plan& plan, bool split, CostSources& sources) {
+ClockedCosts open_costs(const Config& config, const Plan& plan, bool split, CostSources& sources) {
   switch (config.costs.source) {
     case CostSource::Fixed:
-      return fixed_costs(
+      return ClockedCosts(fixed_costs(
           plan, config.costs.fixed,
-          {split ? 1 : config.overlap.ubatches, config.cluster.stragglers, config.network == NetworkModel::Flows});
+          {split ? 1 : config.overlap.ubatches, config.cluster.stragglers, config.network == NetworkModel::Flows}));
     case CostSource::Analytical:
-      return analytical_costs(plan, machine_of(config), {}, &sources.loads);
+      return ClockedCosts(analytical_costs(plan, machine_of(config), {}, &sources.loads));
     case CostSource::Profile:
       if (!sources.profile) sources.profile = profile_of(config);
-      return settled_costs(plan, machine_of(config), sources);
+      return clocked_costs(plan, *sources.profile, machine_of(config), &sources.loads);
   }
   throw InternalError("a cost source is missing");
 }
+
+namespace {
 
 void check_range(const Config& config, const Plan& plan, const CostTable& costs) {
   const std::string beyond = beyond_range(plan, costs);
@@ -167,10 +170,24 @@ void check_range(const Config& config, const Plan& plan, const CostTable& costs)
 
 }  // namespace
 
+void settle_costs(const Config& config, const Plan& plan, const CostSources& sources, ClockedCosts& costs) {
+  PowerState power{1, sources.sm_mhz};
+  costs.set(power);
+  // A tenth more waiting shortens ops by a fortieth or so: each round leaves less than that of the error before.
+  constexpr int kRounds = 2;
+  for (int round = 0; round < kRounds && costs.has_clocks() && sources.sm_mhz <= 0; ++round) {
+    const std::int64_t step = run_engine(plan, costs.table()).step() + sources.pause.count();
+    power.duty =
+        step > 0 ? std::min(static_cast<double>(compute_ns(plan, costs.table())) / static_cast<double>(step), 1.0) : 1;
+    costs.set(power);
+  }
+  check_range(config, plan, costs.table());
+}
+
 CostTable step_costs(const Config& config, const Plan& plan, bool split, CostSources& sources) {
-  CostTable costs = any_costs(config, plan, split, sources);
-  check_range(config, plan, costs);
-  return costs;
+  ClockedCosts costs = open_costs(config, plan, split, sources);
+  settle_costs(config, plan, sources, costs);
+  return std::move(costs).take();
 }
 
 double Prediction::tokens_per_s_per_gpu(const StepResult& of) const {

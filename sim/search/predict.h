@@ -51,13 +51,19 @@ struct CostSources {
 /// How long the rank with most computation computes in a step, alone, in ns.
 std::int64_t compute_ns(const Plan& plan, const CostTable& costs);
 
-/// The costs of a plan of the config; `split`: its decision splits the step.
 /// The profile of a config whose costs come from one: its file, or what ships for its GPU and model. Throws InputError
 /// when nothing does.
 Profile profile_of(const Config& config);
 
+/// The costs of a plan of the config; `split`: its decision splits the step.
 CostTable step_costs(const Config& config, const Plan& plan, bool split);
 CostTable step_costs(const Config& config, const Plan& plan, bool split, CostSources& sources);
+
+/// The same in two steps: costs that all plans of the same ops, loads and execution share, and the clock that one of
+/// them leaves the GPU: the longer it waits, the faster it computes, and the longer it waits. Settling throws
+/// InputError for a plan that takes more than can be simulated.
+ClockedCosts open_costs(const Config& config, const Plan& plan, bool split, CostSources& sources);
+void settle_costs(const Config& config, const Plan& plan, const CostSources& sources, ClockedCosts& costs);
 
 /// The plan a decision runs. `baseline`: the decision was made without DBO.
 Plan make_step_plan(const Config& config, const Decision& decision, bool baseline);

@@ -160,14 +160,19 @@ std::int64_t TuneEvaluator::step_tokens(const TunePoint& point) {
 const CostTable& TuneEvaluator::costs_of(const Config& config, const TunePoint& point, const Plan& plan) {
   if (!same_machine(point, costs_point_)) costs_.clear();
   costs_point_ = point;
-  for (const KeptCosts& kept : costs_)
-    if (kept.execution == plan.execution && kept.ops == plan.ops && kept.loads == plan.loads &&
-        (kept.schedule.empty() || kept.schedule == point.schedule))
-      return kept.table;
-  CostTable table = step_costs(config, plan, point.split(), sources_);
-  costs_.push_back(
-      {plan.ops, plan.loads, plan.execution, table.sm_mhz > 0 ? point.schedule : std::string(), std::move(table)});
-  return costs_.back().table;
+  for (KeptCosts& kept : costs_) {
+    if (kept.execution != plan.execution || kept.ops != plan.ops || kept.loads != plan.loads) continue;
+    if (!kept.schedule.empty() && kept.schedule != point.schedule) {
+      settle_costs(config, plan, sources_, kept.costs);
+      kept.schedule = point.schedule;
+    }
+    return kept.costs.table();
+  }
+  ClockedCosts costs = open_costs(config, plan, point.split(), sources_);
+  settle_costs(config, plan, sources_, costs);
+  const std::string schedule = costs.table().sm_mhz > 0 ? point.schedule : std::string();
+  costs_.push_back({plan.ops, plan.loads, plan.execution, schedule, std::move(costs)});
+  return costs_.back().costs.table();
 }
 
 const std::string& TuneEvaluator::finding_of(const TunePoint& point, const Plan& plan) {

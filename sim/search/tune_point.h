@@ -57,8 +57,8 @@ class TuneEvaluator {
     std::vector<OpDef> ops;
     std::vector<Load> loads;
     Execution execution;
-    std::string schedule;  ///< where it has a part in the clock that computation is priced at; else empty
-    CostTable table;
+    std::string schedule;  ///< whose clock computation is priced at; empty: it depends on none
+    ClockedCosts costs;
   };
 
   Config settings_of(const TunePoint& point) const;

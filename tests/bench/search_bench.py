@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How fast sweeps and checks are: 10,000 points of DeepSeek-V3 on 2 x 8 H200 with two threads, and a plan of 400,000
-launches. Prints a line each and fails on one that takes too long.
+"""How fast sweeps and checks are: 10,000 points of DeepSeek-V3 on 2 x 8 H200 with two threads, one batch of 256 unequal
+ranks priced by a measured profile, and a plan of 400,000 launches. Prints a line each and fails on one that takes too long.
 
 usage: search_bench.py DBO EXAMPLES
 """
@@ -16,7 +16,13 @@ RUNS = 3
 SWEEPS = (("batches", ("--batch", "16:704:2")),
           ("batches and contexts", ("--batch", "16:512:16", "--context", "512:5632:512")),
           ("batches, contexts, GPUs", ("--batch", "16:576:16", "--context", "2048,4096", "--ep", "8,16,32,64,128")))
-SWEEP_LIMIT_S, CHECK_LIMIT_S = 10, 1
+SWEEP_LIMIT_S, UNEVEN_LIMIT_S, CHECK_LIMIT_S = 10, 15, 1
+# No two ranks have the same batch or the same experts' load.
+UNEVEN = {"model": "deepseek-v3", "cluster": {"gpu": "h200-sxm", "gpus_per_node": 8, "nodes": 32},
+          "parallel": {"data": 256, "expert": 256},
+          "workload": {"phase": "decode", "tokens_per_rank": 128, "context_tokens": 4096, "context_spread": 0.3},
+          "routing": {"kind": "zipf", "alpha": 0.8}, "overlap": {"schedule": "vllm-ll", "transport": "ll"},
+          "execution": {"mode": "graph"}, "costs": {"source": "profile"}}
 # 8 launches a ubatch and layer in low latency, 7 in high throughput; two ubatches.
 PLANS = (("vllm-ll", "ll", 25000), ("vllm-ht", "ht", 29000), ("sglang-decode", "ll", 25000))
 
@@ -54,6 +60,11 @@ def main():
         points = json.loads(result[-1])["points"]
         good = report(f"tune {points} points ({name})", SWEEP_LIMIT_S, result) and points >= 10000 and good
     with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "uneven.json")
+        json.dump(UNEVEN, open(path, "w"))
+        result = timed([dbo, "tune", path, "--batch", "128", "--jobs", "1", "--json"], 1)
+        points = json.loads(result[-1])["points"]
+        good = report(f"tune {points} points (256 unequal ranks, profile)", UNEVEN_LIMIT_S, result) and good
         for schedule, transport, layers in PLANS:
             path = os.path.join(folder, "config.json")
             json.dump({"model": {"layers": layers, "dense_layers": 0}, "parallel": {"data": 2, "expert": 2},

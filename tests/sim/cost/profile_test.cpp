@@ -138,6 +138,49 @@ TEST_CASE("profile: between two measured clocks a time goes with the clock's per
   CHECK(dense.sm_mhz == 0);
 }
 
+TEST_CASE("profile: costs priced once and set to one clock after another are those priced at each") {
+  // Beside kernels and alone, over a fabric that the profile did not see, eagerly, with a straggler.
+  Plan plan = decode_plan(128, 1000, Transport::LsaHt, 16);
+  plan.sm = {SmControl::Limit, 16, 116, 0};
+  plan.execution = Execution::Eager;
+  const auto [d, c] = short_exchange(plan);
+  std::vector<ProfilePoint> points = {d, c};
+  for (const auto& [op, us] : {std::pair{"A0", 20.0}, {"A1", 100.0}, {"S", 50.0}, {"EMB", 3.0}})
+    for (const bool paused : {false, true}) {
+      points.push_back(point(op, 64, 1000, paused ? us * 0.85 : us));
+      points.back().duty = paused ? 67 : 100;
+      points.back().sm_mhz = paused ? 1750 : 1400;
+      points.back().sms = 116;
+    }
+  points.push_back(point("A1", 64, 1000, 110));
+  points.back().sms = 116;
+  points.back().sm_mhz = 1600;
+  points.back().beside = "D+C";
+  points.back().beside_sms = 16;
+  Profile measured = profile(points);
+  measured.host = HostCosts{};
+  measured.host->eager_node_gap = Ns{900};
+  measured.fits.push_back({"kernels of A1", "kernels", {{"kernels", 12.0}}, 0, 1});
+  MachineSpec uneven = machine();
+  uneven.stragglers = {{.ranks = {3}, .compute_factor = 1.3}};
+  ClockedCosts costs = clocked_costs(plan, measured, uneven);
+  CHECK(costs.has_clocks());
+  std::vector<Ns> seen;
+  for (const PowerState& power : {PowerState{1, 0}, {0.8, 0}, {0.2, 0}, {1, 1900}, {1, 1300}, {0.8, 0}}) {
+    costs.set(power);
+    const CostTable anew = profile_costs(plan, measured, uneven, nullptr, power);
+    CHECK(costs.table().sm_mhz == anew.sm_mhz);
+    REQUIRE(costs.table().groups() == anew.groups());
+    for (int g = 0; g < anew.groups(); ++g)
+      for (int l = 0; l < anew.layer_classes(); ++l)
+        for (int u = 0; u < anew.ubatches(); ++u)
+          for (OpId op = 0; op < plan.ops.size(); ++op) CHECK(costs.table().at(g, l, u, op) == anew.at(g, l, u, op));
+    seen.push_back(cost_of(plan, anew, "A1").time);
+  }
+  CHECK(seen[1] < seen[0]);
+  CHECK(seen[5] == seen[1]);
+}
+
 TEST_CASE("profile: points whose clock is not known say nothing of clocks") {
   const auto at = [](std::string_view op, std::int64_t tokens, double us, int mhz, int duty) {
     ProfilePoint p = point(op, tokens, 1000, us);
