@@ -6,6 +6,7 @@
 #include "sim/base/error.h"
 #include "sim/plan/plan_json.h"
 #include "sim/search/check_config.h"
+#include "sim/search/predict.h"
 #include "tools/commands.h"
 
 namespace dbo {
@@ -53,6 +54,10 @@ std::string finding_line(const PlanFinding& f) {
 
 void print_warnings(const std::vector<PlanFinding>& warnings) {
   for (const PlanFinding& warning : warnings) fmt::print(stderr, "dbo: {}\n", finding_line(warning));
+}
+
+void print_profile_warnings(const Config& config) {
+  for (const std::string& warning : profile_warnings(config)) fmt::print(stderr, "dbo: warning: {}\n", warning);
 }
 
 int run_check(const std::string& path, bool json) {

@@ -98,6 +98,7 @@ int run_optimise(const OptimiseCommand& command) {
     throw InputError(fmt::format("--time-limit: must be above 0 seconds, is {}", command.time_limit_s));
   check_folder(command.out);
   const Config config = load_config(command.config);
+  print_profile_warnings(config);
   OptimiseOptions options;
   options.in_flight = static_cast<int>(command.in_flight);
   const auto begin = std::chrono::steady_clock::now();

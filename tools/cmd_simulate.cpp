@@ -149,6 +149,7 @@ int simulate_config(const SimulateOptions& options, const Config& config) {
                      " traces one step; the workload is a sequence of them, of which the summary alone is written");
   if (!sequence && options.jobs) throw InputError(kJobsOfSequences);
   if (options.log_steps) fmt::print(options.json ? stderr : stdout, "{}", step_log(config));
+  print_profile_warnings(config);
   if (sequence) return simulate_sequence(options, config);
   Prediction p = predict(config, config.workload.steps.front(), step_options);
   print_warnings(p.warnings);

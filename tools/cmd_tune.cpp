@@ -307,6 +307,7 @@ int run_tune(const TuneCommand& c) {
   const TuneGoal goal = goal_of(c);
   const TuneGrid grid = make_tune_grid(config, lists_of(c));
   check_lists(c, grid);
+  print_profile_warnings(config);
   TuneResults results(grid.points.size());
   std::unique_ptr<TuneFolder> folder;
   if (!c.out.empty()) {

@@ -14,6 +14,7 @@ namespace dbo {
 /// "error: F5 (missing wait): ...": a finding as one line, without its end.
 std::string finding_line(const PlanFinding& finding);
 
+struct Config;
 struct ProgramSpec;
 /// check, and what searches: the commands of search_commands.cpp.
 void add_search_commands(ProgramSpec& program);
@@ -34,6 +35,8 @@ void check_folder(const std::string& out);
 
 /// On stderr, a line each.
 void print_warnings(const std::vector<PlanFinding>& warnings);
+/// What of the config's profile is not used.
+void print_profile_warnings(const Config& config);
 
 struct OptimiseCommand {
   std::string config;

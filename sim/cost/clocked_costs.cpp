@@ -19,10 +19,10 @@ Ns to_ns(double ns) {
 
 }  // namespace
 
-double ClockedCost::mhz(const PowerState& power, double least_duty) const {
+double ClockedCost::mhz(const PowerState& power, double relaxed_duty) const {
   if (power.sm_mhz > 0) return power.sm_mhz;
   if (dense_mhz <= 0 || relaxed_mhz <= 0) return 0;
-  return dense_mhz + (relaxed_mhz - dense_mhz) * std::min((1 - power.duty) / (1 - least_duty), 1.0);
+  return dense_mhz + (relaxed_mhz - dense_mhz) * std::min((1 - power.duty) / (1 - relaxed_duty), 1.0);
 }
 
 Ns ClockedCost::time_at(double mhz) const {
@@ -37,11 +37,11 @@ Ns ClockedCost::beside_at(double mhz, Ns time_then) const {
   return to_ns(company.ns);
 }
 
-ClockedCosts::ClockedCosts(CostTable table, std::vector<ClockedCost> costs, int least_duty, double loss_share,
+ClockedCosts::ClockedCosts(CostTable table, std::vector<ClockedCost> costs, int relaxed_duty, double loss_share,
                            std::vector<bool> computes)
     : table_(std::move(table)),
       costs_(std::move(costs)),
-      least_duty_(least_duty),
+      relaxed_duty_(relaxed_duty),
       loss_share_(loss_share),
       computes_(std::move(computes)) {
   each_computation([this](OpCost& cost) {
@@ -68,7 +68,7 @@ void ClockedCosts::set(const PowerState& power) {
   prices.reserve(costs_.size());
   double slowest = 0;
   for (const ClockedCost& c : costs_) {
-    const double mhz = has_clocks() ? c.mhz(power, least_duty_ / 100.0) : 0;
+    const double mhz = has_clocks() ? c.mhz(power, relaxed_duty_ / 100.0) : 0;
     if (mhz > 0) slowest = slowest > 0 ? std::min(slowest, mhz) : mhz;
     Ns time = c.time_at(mhz), beside = c.beside_at(mhz, time);
     if (time > Ns{0}) {

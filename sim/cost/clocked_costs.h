@@ -43,8 +43,8 @@ struct ClockedCost {
   Ns gaps{};            ///< between its kernels, whatever the clock
   double pace = 1;      ///< of its rank
 
-  /// The clock at `power`; 0: not known. `least_duty`: share of the time that the points with pauses computed.
-  double mhz(const PowerState& power, double least_duty) const;
+  /// The clock at `power`; 0: not known. `relaxed_duty`: share of the time that the points with pauses computed.
+  double mhz(const PowerState& power, double relaxed_duty) const;
   /// OpCost's, at a clock (0: the one without pauses).
   Ns time_at(double mhz) const;
   Ns beside_at(double mhz, Ns time_then) const;
@@ -54,9 +54,9 @@ class ClockedCosts {
  public:
   /// No clock changes it.
   explicit ClockedCosts(CostTable table) : table_(std::move(table)) {}
-  /// `table`: cells whose `curve` is not -1 follow `costs[curve]`. `least_duty` in percent; 100: there are no points
+  /// `table`: cells whose `curve` is not -1 follow `costs[curve]`. `relaxed_duty` in percent; 100: there are no points
   /// with pauses. `loss_share`: of what computation loses beside comm kernels, the part it does lose; `computes` [ops].
-  ClockedCosts(CostTable table, std::vector<ClockedCost> costs, int least_duty, double loss_share,
+  ClockedCosts(CostTable table, std::vector<ClockedCost> costs, int relaxed_duty, double loss_share,
                std::vector<bool> computes);
 
   /// Prices computation at the clock that `power` comes to.
@@ -65,7 +65,7 @@ class ClockedCosts {
   const CostTable& table() const { return table_; }
   CostTable take() && { return std::move(table_); }
   /// Whether another power makes another table.
-  bool has_clocks() const { return least_duty_ < 100; }
+  bool has_clocks() const { return relaxed_duty_ < 100; }
 
  private:
   template <typename Change>
@@ -74,7 +74,7 @@ class ClockedCosts {
 
   CostTable table_;
   std::vector<ClockedCost> costs_;
-  int least_duty_ = 100;
+  int relaxed_duty_ = 100;
   double loss_share_ = 1;
   std::vector<bool> computes_;
 };

@@ -74,6 +74,7 @@ struct Profile {
   std::vector<ProfilePoint> points;
   std::optional<HostCosts> host;
   std::vector<ProfileFit> fits;
+  std::vector<std::string> warnings;  ///< what of the file is not used, with its place
 };
 
 /// Throws InputError with the place: unknown keys, ops or transports, negative times, a point given twice.
@@ -117,7 +118,11 @@ CostTable profile_costs(const Plan& plan, const Profile& profile, const MachineS
 ClockedCosts clocked_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine,
                            RoutedLoads* loads = nullptr);
 
-/// The lowest duty, in percent, that computation was measured at; 100: no other.
-int least_duty(const Profile& profile);
+/// The duty below 100, in percent, that most of A0's points with a clock (then, most of all) were measured at: with
+/// those without pauses, they say what the clock changes. 100: there are none.
+int relaxed_duty(const Profile& profile);
+/// Takes out the points with pauses that say nothing of the clock (of another duty, without any clock, slower than
+/// without pauses), each kind with a warning.
+void keep_usable_clocks(Profile& profile);
 
 }  // namespace dbo

@@ -21,7 +21,7 @@ class ProfileTable {
         machine_(machine),
         pace_(machine.stragglers, plan.world.ranks, plan.tensor_parallel),
         points_(profile),
-        least_duty_(least_duty(profile)),
+        relaxed_duty_(relaxed_duty(profile)),
         wires_differ_(profile.machine.nodes == 1 && machine.link_domain(plan.world) < plan.world.ranks) {}
 
   ClockedCosts build(RoutedLoads* loads);
@@ -48,7 +48,7 @@ class ProfileTable {
   Pace pace_;
   PointSelections points_;
   std::vector<ClockedCost> clocked_;
-  int least_duty_;        ///< measured, in percent
+  int relaxed_duty_;      ///< of points with pauses, in percent
   bool wires_differ_;     ///< the plan's ranks are further apart than those of the profile were
   Ns moving_{}, held_{};  ///< of all comm kernels: as measured, and with the fabric's wires
   std::set<std::string> missing_, beyond_;
@@ -198,12 +198,12 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
   clocked.time = analytical.time;
   clocked.beside = analytical.beside;
   clocked.curve.dense = measured(alone);
-  if (least_duty_ < 100) {
-    filter.duty = least_duty_;
+  if (relaxed_duty_ < 100) {
+    filter.duty = relaxed_duty_;
     const std::vector<Measured>& relaxed = points_.select(filter);
     filter.duty = 100;
     clocked.dense_mhz = clock_of(c.tokens, prefill, 100);
-    clocked.relaxed_mhz = clock_of(c.tokens, prefill, least_duty_);
+    clocked.relaxed_mhz = clock_of(c.tokens, prefill, relaxed_duty_);
     if (!relaxed.empty()) clocked.curve.relaxed = measured(relaxed);
   }
   filter.beside = true;
@@ -329,6 +329,7 @@ ClockedCosts ProfileTable::build(RoutedLoads* loads) {
   // The first sentence of the analytical table no longer holds.
   table.assumptions.front() =
       "Op times come from " + profile_.file + ", measured on " + profile_.machine.gpu + " on " + profile_.date + ".";
+  for (const std::string& warning : profile_.warnings) table.assumptions.push_back(warning + ".");
   if (!missing_.empty())
     table.assumptions.push_back("Not in the profile, so worked out from published rates: " + listed(missing_) + ".");
   if (borrowed_)
@@ -343,7 +344,7 @@ ClockedCosts ProfileTable::build(RoutedLoads* loads) {
         "Beyond what was measured, so continued as the analytical cost goes: " + listed(beyond_) + ".");
   std::vector<bool> computes;
   for (const OpDef& op : plan_.ops) computes.push_back(is_compute(op.kind));
-  return {std::move(table), std::move(clocked_), least_duty_, loss_share(), std::move(computes)};
+  return {std::move(table), std::move(clocked_), relaxed_duty_, loss_share(), std::move(computes)};
 }
 
 /// What has to be equal for a layer's measured times to hold.
@@ -375,12 +376,6 @@ std::optional<double> profile_kernels(const Profile& profile, std::string_view o
       return fit.parameters[0].second;
   }
   return std::nullopt;
-}
-
-int least_duty(const Profile& profile) {
-  int least = 100;
-  for (const ProfilePoint& p : profile.points) least = std::min(least, p.duty);
-  return least;
 }
 
 ClockedCosts clocked_costs(const Plan& plan, const Profile& profile, const MachineSpec& machine, RoutedLoads* loads) {

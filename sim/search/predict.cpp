@@ -88,7 +88,9 @@ MachineSpec machine_of(const Config& config) {
 
 }  // namespace
 
-Profile profile_of(const Config& config) {
+namespace {
+
+Profile whole_profile_of(const Config& config) {
   if (!config.costs.profile.empty()) return load_profile(config.profile_path());
   std::optional<Profile> profile = shipped_profile(config.cluster.gpu.name, config.model.name);
   if (profile) return std::move(*profile);
@@ -97,6 +99,18 @@ Profile profile_of(const Config& config) {
   throw InputError(config.file, "/costs",
                    "no measured profile ships for " + config.cluster.gpu.name + " and " + config.model.name +
                        " (there are: " + names + "); name a \"file\" that dbo calibrate wrote, or use \"analytical\"");
+}
+
+}  // namespace
+
+Profile profile_of(const Config& config) {
+  Profile profile = whole_profile_of(config);
+  keep_usable_clocks(profile);
+  return profile;
+}
+
+std::vector<std::string> profile_warnings(const Config& config) {
+  return config.costs.source == CostSource::Profile ? profile_of(config).warnings : std::vector<std::string>{};
 }
 
 namespace {

@@ -54,6 +54,8 @@ std::int64_t compute_ns(const Plan& plan, const CostTable& costs);
 /// The profile of a config whose costs come from one: its file, or what ships for its GPU and model. Throws InputError
 /// when nothing does.
 Profile profile_of(const Config& config);
+/// What of the config's profile is not used; nothing for other costs.
+std::vector<std::string> profile_warnings(const Config& config);
 
 /// The costs of a plan of the config; `split`: its decision splits the step.
 CostTable step_costs(const Config& config, const Plan& plan, bool split);

@@ -107,6 +107,39 @@ def costs_fit_the_plan(dbo, root):
                f"{count} launches: {got.returncode} {got.stderr}")
 
 
+def what_a_profile_cannot_say_is_said(dbo, root):
+    """Points with pauses that say nothing of the clock: a warning with file and place, whatever the command."""
+    point = {"precision": "bf16", "sms": 132, "spread_us": 1, "repeats": 5, "tokens": 64, "context": 1000}
+    dense, paused = {"sm_mhz": 1400}, {"sm_mhz": 1750, "duty": 67}
+    points = [{"op": "A0", "median_us": 20, **dense}, {"op": "A0", "median_us": 19, **paused},
+              {"op": "A1", "median_us": 100, **dense}, {"op": "A1", "median_us": 80, **paused},
+              {"op": "A1", "median_us": 70, **paused, "duty": 30}]
+    for p in points:
+        p.update(point)
+    config, shaped = {"model": {"preset": "deepseek-v2-lite"}, "parallel": {"data": 8, "expert": 8},
+                      "cluster": {"gpu": "h200-sxm", "gpus_per_node": 8, "nodes": 1},
+                      "workload": {"phase": "decode", "tokens_per_rank": 128, "context_tokens": 1000},
+                      "overlap": {"schedule": "vllm-ll", "transport": "lsa-ll"}}, os.path.join(root, "shaped.json")
+    with open(shaped, "w") as file:
+        json.dump(config, file)
+    shape = json.loads(run(dbo, "plan", shaped, "--json").stdout)["shape"]
+    config["costs"] = {"source": "profile", "file": "strange.json"}
+    with open(shaped, "w") as file:
+        json.dump(config, file)
+    profile = {"format": 1, "machine": {"gpu": "NVIDIA H200", "preset": "h200-sxm", "gpus": 8}, "date": "2026-12-01",
+               "shape": shape, "points": points}
+    with open(os.path.join(root, "strange.json"), "w") as file:
+        json.dump(profile, file)
+    want = "strange.json: /points/4/duty: 30, and most points with pauses are at duty 67"
+    for words in (("simulate", shaped, "--json"), ("tune", shaped, "--batch", "128", "--json"),
+                  ("optimise", shaped, "--json")):
+        got = run(dbo, *words)
+        expect(got.returncode == 0 and got.stderr.count(want) == 1, f"{words}: {got.returncode} {got.stderr}")
+        if words[0] == "simulate":
+            said = json.loads(got.stdout)["assumptions"]
+            expect(sum(want in line for line in said) == 1, f"assumptions: {said}")
+
+
 def full_output_is_said(dbo, examples):
     """Long texts fail while they are printed, short ones when they are flushed: both are the user's to mend."""
     config = os.path.join(examples, "teaching.json")
@@ -126,6 +159,7 @@ def main():
         ranks_asked_for_are_traced(dbo, examples, root)
         one_word_for_exposed_communication(dbo, examples, root)
         costs_fit_the_plan(dbo, root)
+        what_a_profile_cannot_say_is_said(dbo, root)
     full_output_is_said(dbo, examples)
     for problem in problems:
         print("FAIL:", problem)

@@ -114,7 +114,7 @@ TEST_CASE("profile: between two measured clocks a time goes with the clock's per
   points.back().beside = "D+C";
   points.back().beside_sms = 16;
   const Profile measured = profile(points);
-  CHECK(least_duty(measured) == 67);
+  CHECK(relaxed_duty(measured) == 67);
   const auto costs = [&](const PowerState& power, std::string_view op) {
     return cost_of(plan, profile_costs(plan, measured, machine(), nullptr, power), op);
   };
@@ -201,6 +201,83 @@ TEST_CASE("profile: points whose clock is not known say nothing of clocks") {
   const CostTable none = profile_costs(plan, profile(points), machine(), nullptr, {0.835, 0});
   CHECK(none.sm_mhz == 0);
   CHECK(cost_of(plan, none, "A1").time == Ns{100'000});
+}
+
+TEST_CASE("profile: points with pauses that say nothing of the clock are not used, and a warning names the place") {
+  const auto at = [](std::string_view op, std::int64_t tokens, double us, int mhz, int duty) {
+    ProfilePoint p = point(op, tokens, 1000, us);
+    p.sm_mhz = mhz;
+    p.duty = duty;
+    return p;
+  };
+  const Plan plan = decode_plan(128, 1000);  // two ubatches of 64 tokens
+  const std::vector<ProfilePoint> good = {at("A0", 64, 20, 1400, 100), at("A0", 64, 19, 1750, 67),
+                                          at("A1", 64, 100, 1400, 100), at("A1", 64, 80, 1750, 67)};
+  const auto kept = [&](std::vector<ProfilePoint> more) {
+    more.insert(more.begin(), good.begin(), good.end());
+    Profile p = profile(std::move(more));
+    keep_usable_clocks(p);
+    return p;
+  };
+  const auto a1_at_half = [&](const Profile& p) {
+    return cost_of(plan, profile_costs(plan, p, machine(), nullptr, {0.835, 0}), "A1").time;
+  };
+  CHECK(kept({}).warnings.empty());
+  CHECK(a1_at_half(kept({})) == Ns{88'889});
+  // A stray point at another duty, even a lower one.
+  const Profile stray = kept({at("S", 64, 50, 1900, 30), at("EMB", 64, 3, 1900, 30)});
+  CHECK(stray.points.size() == 4);
+  CHECK(relaxed_duty(stray) == 67);
+  CHECK(a1_at_half(stray) == Ns{88'889});
+  REQUIRE(stray.warnings.size() == 1);
+  CHECK(stray.warnings[0] ==
+        "p.json: /points/4/duty: 30, and most points with pauses are at duty 67; this point and 1 more with pauses "
+        "(\"duty\") cannot be used");
+  const std::vector<std::string> said = profile_costs(plan, stray, machine()).assumptions;
+  CHECK(std::count(said.begin(), said.end(), stray.warnings[0] + ".") == 1);
+  // Slower with pauses than without, and clocked lower: neither is an effect of the clock.
+  const Profile slow = kept({at("S", 64, 50, 1400, 100), at("S", 64, 60, 1750, 67)});
+  REQUIRE(slow.warnings.size() == 1);
+  CHECK(slow.warnings[0] ==
+        "p.json: /points/5/median_us: 60, and without pauses it took less, 50 us; this point with pauses (\"duty\") "
+        "cannot be used");
+  for (const double mhz : {1400.0, 1750.0})
+    CHECK(cost_of(plan, profile_costs(plan, slow, machine(), nullptr, {1, mhz}), "S").time == Ns{50'000});
+  const Profile low = kept({at("S", 64, 50, 1400, 100), at("S", 64, 50, 1300, 67)});
+  REQUIRE(low.warnings.size() == 1);
+  CHECK(low.warnings[0].find("p.json: /points/5/sm_mhz: 1300, and without pauses the clock was higher, 1400 MHz") == 0);
+  // What varies by more than a clock changes: the shortest kernels.
+  CHECK(kept({at("EMB", 64, 1, 1400, 100), at("EMB", 64, 1.6, 1750, 67)}).warnings.empty());
+}
+
+TEST_CASE("profile: without clocks that lead to one, computation is priced as measured without pauses, and says so") {
+  ProfilePoint a0 = point("A0", 64, 1000, 20), a1 = point("A1", 64, 1000, 100), paused = point("A1", 64, 1000, 80);
+  a1.sm_mhz = 1400;
+  paused.sm_mhz = 1750;
+  paused.duty = 67;
+  Profile unknown = profile({a0, a1, paused});
+  keep_usable_clocks(unknown);
+  REQUIRE(unknown.warnings.size() == 1);
+  CHECK(unknown.warnings[0] ==
+        "p.json: /points: no A0 of decode with a clock (\"sm_mhz\") both with and without pauses, so its computation "
+        "is priced as measured without");
+  const Plan plan = decode_plan(128, 1000);
+  CHECK(cost_of(plan, profile_costs(plan, unknown, machine(), nullptr, {0.67, 0}), "A1").time == Ns{100'000});
+  paused.sm_mhz = 0;
+  Profile none = profile({a0, a1, paused});
+  keep_usable_clocks(none);
+  REQUIRE(none.warnings.size() == 1);
+  CHECK(none.warnings[0] ==
+        "p.json: /points/2/sm_mhz: 0, and no point with pauses has a clock; this point with pauses (\"duty\") cannot "
+        "be used");
+  CHECK(relaxed_duty(none) == 100);
+  for (const auto& name : shipped_profile_names()) {
+    Profile shipped = *shipped_profile(name.substr(0, name.find('.')), name.substr(name.find('.') + 1));
+    const std::size_t points = shipped.points.size();
+    keep_usable_clocks(shipped);
+    CHECK(shipped.warnings.empty());
+    CHECK(shipped.points.size() == points);
+  }
 }
 
 TEST_CASE("profile: the more a GPU waits, the less its computation takes, and a higher clock never costs time") {
