@@ -238,7 +238,7 @@ void Grid::prefill() {
     add(own);
   }
   // On fewer SMs the steps between whole waves of tiles are at other sizes: a finer grid of its own.
-  for (const std::int64_t t : {1408, 2816, 5632}) split_own(t);
+  for (const std::int64_t t : {1408, 2816}) split_own(t);
 }
 
 void Grid::split_own(std::int64_t tokens) {
@@ -335,7 +335,9 @@ Plan setting_plan(const CalibrationPoints& points, const CalibrationSetting& s) 
   ScheduleSpec spec;
   spec.shape = points.shape;
   spec.shape.dense_layers = std::min(points.shape.dense_layers, 2);
-  spec.shape.layers = spec.shape.dense_layers + moe_layers(points.shape) * points.shape.moe_period;
+  // Two halves run twice as many ops on the same weights.
+  const int layers = s.partition ? std::max(moe_layers(points.shape) / 2, 2) : moe_layers(points.shape);
+  spec.shape.layers = spec.shape.dense_layers + layers * points.shape.moe_period;
   spec.world = {s.ranks, s.ranks};
   spec.execution = Execution::Graph;
   spec.transport = s.transport;
