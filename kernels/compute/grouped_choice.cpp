@@ -9,16 +9,17 @@ namespace dbo::kernels {
 namespace {
 
 // Measured on an H200 (`dbo-gpu bench gemm`, by tile). A step is 64 along K. Narrow tiles of tokens are bound by what
-// the L2 delivers, some 55 bytes a cycle and SM, wide ones by the tensor cores, 8 cycles a token.
-constexpr double kStepCycles[] = {746, 746, 746, 746, 765, 785, 924, 1028, 1153, 1296, 1402, 1524};
+// the L2 delivers, some 50 bytes a cycle and SM, wide ones by the tensor cores, 8 cycles a token.
+constexpr double kStepCycles[] = {746, 746, 746, 746, 765, 800, 930, 1045, 1180, 1330, 1470};
 static_assert(sizeof kStepCycles / sizeof kStepCycles[0] == kTokenTileMost / kTokenTileStep);
-// Of a tile's end, most is writing C: all blocks write at one time.
-constexpr double kTokensLaunch = 9000, kTokensToken = 40;
+constexpr double kTokensLaunch = 9000;
+constexpr double kTokensToken = 20;  // of a tile's end, which is mostly writing C
 // Whole launches take that much longer than their tiles alone, over all shapes.
-constexpr double kTokensDrift = 1.04;
+constexpr double kTokensDrift = 1.02;
 constexpr double kHalfTile = 0.62;  // of a whole one
 constexpr double kColumnsStep = 1064, kColumnsLaunch = 10000, kColumnsTile = 1500;
 constexpr int kStepK = 64;
+constexpr int kFewRows = 96;
 
 std::int64_t up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -56,8 +57,11 @@ double grouped_cycles(GroupedTile tile, const GroupedShape& shape) {
 }
 
 GroupedTile choose_grouped_tile(const GroupedShape& shape) {
-  // Up to a tile of tokens the weights' way from HBM is longer than any product, and the smaller start counts.
-  if (shape.rows_per_expert <= kColumnTileRows) return GroupedTile::Columns;
+  // Up to a tile of tokens the weights' way from HBM is longer than any product. Both kernels are as fast, but for
+  // unequal experts, whose small ones drawing puts beside the large.
+  if (shape.rows_per_expert <= kColumnTileRows) {
+    return shape.rows_per_expert <= kFewRows ? GroupedTile::Tokens : GroupedTile::Columns;
+  }
   return grouped_cycles(GroupedTile::Tokens, shape) < grouped_cycles(GroupedTile::Columns, shape)
              ? GroupedTile::Tokens
              : GroupedTile::Columns;

@@ -9,7 +9,7 @@ namespace dbo::kernels {
 /// like Tokens with tiles of 128 columns of C.
 enum class GroupedTile : std::uint8_t {
   Columns,  ///< columns of C: tiles of 128 tokens x 256 columns, blocks take them in turns
-  Tokens,   ///< tokens: tiles of 256 columns of C x up to 192 tokens, blocks draw them from a counter
+  Tokens,   ///< tokens: tiles of 256 columns of C x up to 176 tokens, blocks draw them from a counter
 };
 
 /// Elements from block to block of the scales of e4m3 rows: the rows, rounded up to what their copies ask of a stride.

@@ -17,21 +17,24 @@ namespace dbo::kernels::grouped_draw {
 
 constexpr int kThreads = 384;
 constexpr int kConsumerWarps = 8;
-constexpr int kDraws = 2;  // tiles drawn ahead
-constexpr int kSums = kTokenTileMost / 2;
-constexpr int kRowBytes = 128;    // of a step along K: the swizzle's width
-constexpr int kRowElements = 64;  // of the maps, which take all operands for bf16
+constexpr int kDraws = 2;           // tiles drawn ahead
+constexpr int kStagingBytes = 512;  // of a warp that multiplies
+constexpr int kRowBytes = 128;      // of a step along K: the swizzle's width
+constexpr int kRowElements = 64;    // of the maps, which take all operands for bf16
 
 /// `kScaleSpace`: bytes of a stage behind its operands, a multiple of 1024, of which `kScaleBytes` are copied.
-template <int kTileRows, int kElementsPerStep, int kStageCount, int kScaleSpace = 0, int kScaleBytes = 0>
+template <int kTileRows, int kTileTokens, int kElementsPerStep, int kStageCount, int kScaleSpace = 0,
+          int kScaleBytes = 0>
 struct Shape {
+  static constexpr int kMost = kTileTokens;
+  static constexpr int kSums = kMost / 2;
   static constexpr int kRows = kTileRows;
   static constexpr int kHalf = kTileRows / 2;
   static constexpr int kStepK = kElementsPerStep;
   static constexpr int kStages = kStageCount;
   static constexpr int kScales = kScaleBytes;
   static constexpr int kWeightBytes = kRows * kRowBytes;
-  static constexpr int kTokenBytes = kTokenTileMost * kRowBytes;
+  static constexpr int kTokenBytes = kMost * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokenBytes + kScaleSpace;
   static constexpr int kBarriers = kStages * kStageBytes;  // full, empty, scaled, drawn, taken
   static constexpr int kStageSets = kScales > 0 ? 3 : 2;   // those of which each stage has one
@@ -39,8 +42,10 @@ struct Shape {
   static constexpr int kReaders = kConsumerWarps + (kScales > 0 ? 1 : 0);  // warps that read what was drawn
   static constexpr int kStart = kDrawn + kDraws * 16;
   static constexpr int kOrder = kStart + (kMaxLocalExperts + 1) * 4;
-  static constexpr int kSharedBytes = kOrder + kMaxLocalExperts * 2;
-  static_assert(kSharedBytes <= 227 * 1024 && kStageBytes % 1024 == 0 && kDrawn % 16 == 0);
+  static constexpr int kStaging = (kOrder + kMaxLocalExperts * 2 + 15) / 16 * 16;
+  static constexpr int kSharedBytes = kStaging + kConsumerWarps * kStagingBytes;
+  static_assert(kMost % GroupedRowsMap::kStep == 0 && kSharedBytes <= 227 * 1024 && kStageBytes % 1024 == 0 &&
+                kDrawn % 16 == 0);
 };
 
 struct Params {
@@ -67,6 +72,9 @@ struct Ring {
   __device__ std::uint32_t drawn(std::uint32_t slot) const { return full(S::kStageSets * S::kStages + slot); }
   __device__ std::uint32_t taken(std::uint32_t slot) const { return drawn(kDraws + slot); }
   __device__ std::uint32_t tile(std::uint32_t slot) const { return shared + S::kDrawn + slot * 16; }
+  __device__ std::uint32_t staging(int warp) const {
+    return shared + S::kStaging + static_cast<std::uint32_t>(warp * kStagingBytes);
+  }
   __device__ std::uint32_t weights(std::uint32_t stage) const { return shared + stage * S::kStageBytes; }
   __device__ std::uint32_t tokens(std::uint32_t stage) const { return weights(stage) + S::kWeightBytes; }
   __device__ std::uint32_t scales(std::uint32_t stage) const { return tokens(stage) + S::kTokenBytes; }
@@ -250,36 +258,58 @@ __device__ __forceinline__ float silu(float x) {
   return __fdividef(x, 1.0f + __expf(-x));
 }
 
-/// An 8 x 8 matrix of bf16 in a warp (lane 4 r + q holds columns 2 q and 2 q + 1 of row r), transposed.
-__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
-  std::uint32_t y;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-  return y;
-}
+/// Turns four 8 x 8 matrices of bf16 over, whose rows are columns of C and whose columns are tokens: kTokens of them,
+/// of each 8 tokens all kBlocks blocks of 8 columns. Lane l ends with block l % kBlocks of token l / kBlocks. Through
+/// shared memory, the warp's own `staging`: with movmatrix a tile's end took twice as long.
+template <int kTokens>
+struct TurnOver {
+  static constexpr int kBlocks = 32 / kTokens;
 
-/// Of four neighbouring lanes, lane q ends with word q of each of the four.
-__device__ __forceinline__ uint4 exchange_quad(std::uint32_t x0, std::uint32_t x1, std::uint32_t x2, std::uint32_t x3,
-                                               int q) {
-  const bool odd = q % 2 != 0, upper = q >= 2;
-  const std::uint32_t r0 = __shfl_xor_sync(0xffffffffu, odd ? x0 : x1, 1);
-  const std::uint32_t r1 = __shfl_xor_sync(0xffffffffu, odd ? x2 : x3, 1);
-  const std::uint32_t a0 = odd ? r0 : x0, a1 = odd ? x1 : r0, b0 = odd ? r1 : x2, b1 = odd ? x3 : r1;
-  const std::uint32_t s0 = __shfl_xor_sync(0xffffffffu, upper ? a0 : b0, 2);
-  const std::uint32_t s1 = __shfl_xor_sync(0xffffffffu, upper ? a1 : b1, 2);
-  return upper ? make_uint4(s0, s1, b0, b1) : make_uint4(a0, a1, s0, s1);
-}
+  static __device__ __forceinline__ uint4 run(const std::uint32_t (&x)[4], std::uint32_t staging, int lane) {
+    const int matrix = lane / 8;
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     staging + at(matrix / kBlocks * 8 + lane % 8, matrix % kBlocks)),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+    __syncwarp();
+    uint4 out;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+                 : "r"(staging + at(lane / kBlocks, lane % kBlocks))
+                 : "memory");
+    __syncwarp();
+    return out;
+  }
 
-/// x[i] are 8 x 8 matrices with rows of weights as rows; lane 4 g + q ends with 8 columns of C of token g of matrix q.
-__device__ __forceinline__ uint4 turn_over(std::uint32_t (&x)[4], int q) {
+ private:
+  /// Offset of a token's block: such that neither side meets a bank twice.
+  static __device__ __forceinline__ std::uint32_t at(int token, int block) {
+    return static_cast<std::uint32_t>((token * kBlocks + (block ^ (token * kBlocks / 8 % kBlocks))) * 16);
+  }
+};
+
+/// Writes a warp's part of a tile out, kTokens tokens at a time, from the sums packed to bf16: `pack(j, x)` sets the
+/// four matrices (as TurnOver has them) of the j-th so many tokens. `column` is the first of the part's columns of C,
+/// which has `columns`.
+template <int kTokens, int kMost, class Pack>
+__device__ __forceinline__ void write_out(const Params& p, const Share& share, int column, int columns,
+                                          std::uint32_t staging, int lane, const Pack& pack) {
+  constexpr int kBlocks = TurnOver<kTokens>::kBlocks;
+  const int own = column + lane % kBlocks * 8;
+  const int end = own < columns ? share.token + share.tokens : 0;
+  int row = share.token + lane / kBlocks;
+  const auto to_of = [&] { return p.row_map == nullptr || row >= end ? row : __ldg(p.row_map + row); };
+  int to = to_of();  // of the next row, ahead of its use
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = transpose_8x8(x[i]);
-  return exchange_quad(x[0], x[1], x[2], x[3], q);
-}
-
-/// Writes 8 columns of the row of C that token `t` of the share belongs to.
-__device__ __forceinline__ void write(const Params& p, const Share& share, int t, int column, uint4 out) {
-  const std::int64_t row = p.row_map == nullptr ? share.token + t : __ldg(p.row_map + share.token + t);
-  *reinterpret_cast<uint4*>(p.c + row * p.c_stride + column) = out;
+  for (int j = 0; j < kMost / kTokens; ++j) {
+    if (j * kTokens >= share.tokens) break;
+    std::uint32_t x[4];
+    pack(j, x);
+    const uint4 out = TurnOver<kTokens>::run(x, staging, lane);
+    sm90::store_if(row < end, p.c + to * p.c_stride + own, out);
+    row += kTokens;
+    to = to_of();
+  }
 }
 
 /// The whole kernel. `scale(ring)` is what the warp that prepares scales does, `consume(ring)` what the warpgroups that
@@ -309,21 +339,21 @@ __device__ __forceinline__ void run(const GroupedMaps& maps, const Params& p, un
   sm90::fence_async_shared();  // before copies overwrite the scratch
   __syncthreads();
   if (threadIdx.x < 128) {
-    sm90::registers_decrease<56>();
+    sm90::registers_decrease<40>();
     if (threadIdx.x == 0) {
       produce<S>(maps, p, ring, order, start, copy_scales);
     } else if (threadIdx.x >= 32 && threadIdx.x < 64) {
       scale(ring);
     }
   } else {
-    sm90::registers_increase<224>();
+    sm90::registers_increase<232>();
     consume(ring);
   }
 }
 
 /// Params of a launch; false when what only these kernels need is missing.
-inline bool make_params(const GroupedGemmArgs& args, Params& params) {
-  const GroupedTuning& t = args.tuning;
+template <class S>
+bool make_params(const GroupedGemmArgs& args, Params& params) {
   params = {.offset = args.offset,
             .row_map = args.row_map,
             .c = static_cast<__nv_bfloat16*>(args.c),
@@ -334,9 +364,10 @@ inline bool make_params(const GroupedGemmArgs& args, Params& params) {
             .ticket = args.ticket,
             .sm_ids = args.sm_ids,
             .swiglu = args.epilogue == GroupedEpilogue::SwiGlu,
-            .tuning = t};
-  return args.ticket != nullptr && t.most_tokens >= kTokenTileStep && t.most_tokens <= kTokenTileMost &&
-         t.most_tokens % kTokenTileStep == 0;
+            .tuning = args.tuning};
+  int& most = params.tuning.most_tokens;
+  if (most == 0) most = S::kMost;
+  return args.ticket != nullptr && most >= kTokenTileStep && most <= S::kMost && most % kTokenTileStep == 0;
 }
 
 }  // namespace dbo::kernels::grouped_draw

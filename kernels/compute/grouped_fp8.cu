@@ -15,12 +15,12 @@ namespace dbo::kernels::grouped_fp8 {
 namespace {
 
 using namespace grouped_draw;
-using S = Shape<kTokenTileRowsFp8, kScaleBlock, 5, 1024, kTokenScaleBox * 4>;
+using S = Shape<kTokenTileRowsFp8, kTokenTileMostFp8, kScaleBlock, 5, 1024, kTokenScaleBox * 4>;
 static_assert(kTokenTileRowsFp8 == kScaleBlock && S::kHalf == 64 && S::kScales % 16 == 0);
 
 // A thread of a warpgroup has two neighbours of each 8 tokens, so four threads' lists of scales serve all. 16 bytes
 // between lists put them in different banks.
-constexpr int kScaleList = kTokenTileMost / 4 + 4;
+constexpr int kScaleList = S::kMost / 4 + 4;
 static_assert(S::kScales <= 1024 && 4 * kScaleList * 4 <= 1024);
 
 struct Fp8Params {
@@ -31,24 +31,18 @@ struct Fp8Params {
 /// Writes a warp's part out: its 16 rows of weights are two blocks of 8, block h in the numbers 2 h and 2 h + 1 of each
 /// four. That is 16 columns of C of each token, or with SwiGLU, block 0 being gates and block 1 up-projections, 8.
 template <bool kSwiGlu>
-__device__ __forceinline__ void store(const float (&sum)[kSums], const Params& p, const Share& share, int warp) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
-  const int column = kSwiGlu ? share.column / 2 + warp * 8 : share.column + warp * 16 + q % 2 * 8;
-  const bool inside = column < (kSwiGlu ? p.n / 2 : p.n);
-#pragma unroll
-  for (int j = 0; j < kTokenTileMost / 8; j += kSwiGlu ? 4 : 2) {
-    if (8 * j >= share.tokens) break;
-    std::uint32_t x[4];
+__device__ __forceinline__ void store(const float (&sum)[S::kSums], const Params& p, const Share& share, int warp,
+                                      std::uint32_t staging, int lane) {
+  const auto pack = [&](int j, std::uint32_t(&x)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int at = kSwiGlu ? 4 * (j + i) : 4 * (j + i / 2) + i % 2 * 2;
+      const int at = kSwiGlu ? 4 * (4 * j + i) : 4 * (2 * j + i / 2) + i % 2 * 2;
       x[i] = kSwiGlu ? sm90::pack_bf16(silu(sum[at]) * sum[at + 2], silu(sum[at + 1]) * sum[at + 3])
                      : sm90::pack_bf16(sum[at], sum[at + 1]);
     }
-    const uint4 out = turn_over(x, q);
-    const int t = 8 * (j + (kSwiGlu ? q : q / 2)) + g;
-    if (inside && t < share.tokens) write(p, share, t, column, out);
-  }
+  };
+  write_out<kSwiGlu ? 32 : 16, S::kMost>(p, share, kSwiGlu ? share.column / 2 + warp * 8 : share.column + warp * 16,
+                                         kSwiGlu ? p.n / 2 : p.n, staging, lane, pack);
 }
 
 /// Scales of these rows of weights along K.
@@ -60,7 +54,7 @@ __device__ __forceinline__ const float* scales_of(const Fp8Params& p, int expert
 /// What the warp that prepares scales does: replaces each step's scales of tokens, as copied, by the lists.
 __device__ __forceinline__ void scale(const Fp8Params& p, const Ring<S>& ring) {
   const int lane = static_cast<int>(threadIdx.x) % 32, steps = tiles_up(p.common.k, kScaleBlock);
-  constexpr int kEach = kTokenTileMost / 32;
+  constexpr int kEach = S::kMost / 32;
   Turn turn;
   Shares<S> tiles(ring, lane);
   TokenTile tile;
@@ -105,7 +99,7 @@ __device__ __forceinline__ void scale(const Fp8Params& p, const Ring<S>& ring) {
 
 /// All of K for 64 rows of weights and kN tokens.
 template <int kN>
-__device__ __forceinline__ void multiply(float (&sum)[kSums], const Ring<S>& ring, const Share& share, int lane,
+__device__ __forceinline__ void multiply(float (&sum)[S::kSums], const Ring<S>& ring, const Share& share, int lane,
                                          int steps, Turn& turn) {
   const auto weights = static_cast<std::uint32_t>(share.weight_row * kRowBytes),
              tokens = static_cast<std::uint32_t>(share.token_row * kRowBytes);
@@ -145,9 +139,9 @@ __device__ __forceinline__ void multiply(float (&sum)[kSums], const Ring<S>& rin
 
 /// multiply<kN> for the first of kN, kN + 16, ... that holds the share's tokens.
 template <int kN>
-__device__ __forceinline__ void multiply_any(float (&sum)[kSums], const Ring<S>& ring, const Share& share, int lane,
+__device__ __forceinline__ void multiply_any(float (&sum)[S::kSums], const Ring<S>& ring, const Share& share, int lane,
                                              int steps, Turn& turn) {
-  if constexpr (kN < kTokenTileMost) {
+  if constexpr (kN < S::kMost) {
     if (share.width > kN) {
       multiply_any<kN + kTokenTileStep>(sum, ring, share, lane, steps, turn);
       return;
@@ -163,13 +157,14 @@ __device__ __forceinline__ void consume(const Fp8Params& p, const Ring<S>& ring)
   Turn turn;
   Shares<S> shares(ring, lane, group);
   Share share;
-  float sum[kSums];
+  const std::uint32_t staging = ring.staging(group * 4 + warp);
+  float sum[S::kSums];
   while (shares.next(share)) {
     multiply_any<kTokenTileStep>(sum, ring, share, lane, steps, turn);
     if (p.common.swiglu) {
-      store<true>(sum, p.common, share, warp);
+      store<true>(sum, p.common, share, warp, staging, lane);
     } else {
-      store<false>(sum, p.common, share, warp);
+      store<false>(sum, p.common, share, warp, staging, lane);
     }
   }
 }
@@ -194,7 +189,7 @@ cudaError_t prepare() {
 
 cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
   Fp8Params params{.common = {}, .w_scale = args.w_scale};
-  if (!make_params(args, params.common)) return cudaErrorInvalidValue;
+  if (!make_params<S>(args, params.common)) return cudaErrorInvalidValue;
   grouped_fp8_kernel<<<static_cast<unsigned>(args.sms), kThreads, S::kSharedBytes, stream>>>(
       native(args.a, args.w), native(args.a_scale), params);
   return cudaGetLastError();

@@ -18,7 +18,7 @@ namespace dbo::kernels {
 
 /// How the variants with tokens as columns go about their work, for measurements. Results do not depend on it.
 struct GroupedTuning {
-  int most_tokens = 192;  ///< of a tile, a multiple of 16
+  int most_tokens = 0;  ///< of a tile, a multiple of 16; 0: kTokenTileMost, of e4m3 kTokenTileMostFp8
 };
 
 /// What the epilogue does with the accumulators.
@@ -27,10 +27,10 @@ enum class GroupedEpilogue : std::uint8_t {
   SwiGlu,  ///< C [rows][n / 2] = silu(gate) * up; gate and up rows of W alternate in blocks of 8 (gate first)
 };
 
-/// Maps of A whose boxes have 32, 64, ... rows: a tile's rows are one copy. Several small ones take much longer.
+/// Maps of A whose boxes have 16, 32, ... rows: a tile's rows are one copy. Several small ones take much longer.
 struct GroupedRowsMap {
-  static constexpr int kStep = 32;
-  static constexpr int kBoxes = kTokenTileMost / kStep;
+  static constexpr int kStep = 16;
+  static constexpr int kBoxes = kTokenTileMostFp8 / kStep;
   TensorMap box[kBoxes];
 };
 

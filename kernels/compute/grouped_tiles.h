@@ -15,14 +15,15 @@ namespace dbo::kernels {
 inline constexpr int kTokenTileRows = 256;     ///< bf16
 inline constexpr int kTokenTileRowsFp8 = 128;  ///< e4m3: the height of a block of weights with one scale
 /// Most tokens of a tile, and what its width is rounded up to.
-inline constexpr int kTokenTileMost = 192;
+inline constexpr int kTokenTileMost = 176;     ///< bf16
+inline constexpr int kTokenTileMostFp8 = 192;  ///< e4m3
 inline constexpr int kTokenTileStep = 16;
 /// Scales of e4m3 tokens are copied from a multiple of this: the hardware takes a copy that begins at no multiple of 16
 /// bytes for an illegal instruction. A box holds those of a tile from any token on.
 inline constexpr int kTokenScaleStep = 4;
-inline constexpr int kTokenScaleBox = kTokenTileMost + kTokenScaleStep;
+inline constexpr int kTokenScaleBox = kTokenTileMostFp8 + kTokenScaleStep;
 
-DBO_TILES_FUNCTION int tiles_up(int a, int b) {
+constexpr DBO_TILES_FUNCTION int tiles_up(int a, int b) {
   return (a + b - 1) / b;
 }
 

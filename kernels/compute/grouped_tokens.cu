@@ -1,6 +1,5 @@
-// The grouped GEMM in bf16 with tokens as columns (grouped_draw.cuh). A tile is 256 rows of weights by at most 192
-// tokens, the largest whose sums fit the registers, since what the L2 must deliver for each product falls with both
-// sides.
+// The grouped GEMM in bf16 with tokens as columns (grouped_draw.cuh). A tile is 256 rows of weights by at most 176
+// tokens: large ones, since what the L2 must deliver for each product falls with both sides.
 #include "kernels/compute/grouped_tokens.h"
 
 #include "kernels/compute/grouped_draw.cuh"
@@ -11,40 +10,36 @@ namespace dbo::kernels::grouped_tokens {
 namespace {
 
 using namespace grouped_draw;
-using S = Shape<kTokenTileRows, 64, 4>;
+using S = Shape<kTokenTileRows, kTokenTileMost, 64, 4>;
+using Sums = float[2][S::kSums];
 
-/// Writes a warp's part out: 32 columns of C of each token (16 after SwiGLU), a lane 16 bytes of one token at a time.
-/// The sums of 8-row block i of the warp's rows of weights lie in d[i % 2]: their upper numbers for i >= 2.
+/// Writes a warp's part out: 32 columns of C of each token (16 after SwiGLU). The sums of 8-row block i of the warp's
+/// rows of weights lie in d[i % 2]: their upper numbers for i >= 2.
 template <bool kSwiGlu>
-__device__ __forceinline__ void store(const float (&d)[2][kSums], const Params& p, const Share& share, int warp) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
-  const int column = kSwiGlu ? share.column / 2 + warp * 16 + q % 2 * 8 : share.column + warp * 32 + q * 8;
-  const bool inside = column < (kSwiGlu ? p.n / 2 : p.n);
+__device__ __forceinline__ void store(const Sums& d, const Params& p, const Share& share, int warp,
+                                      std::uint32_t staging, int lane) {
+  const auto pack = [&](int j, std::uint32_t(&x)[4]) {
 #pragma unroll
-  for (int j = 0; j < kTokenTileMost / 8; j += kSwiGlu ? 2 : 1) {
-    if (8 * j >= share.tokens) break;
-    std::uint32_t x[4];
-    if constexpr (kSwiGlu) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at = 4 * (j + i / 2) + i % 2 * 2;  // gates in d[0], the up-projections of the same columns in d[1]
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kSwiGlu) {
+        const int at =
+            4 * (2 * j + i / 2) + i % 2 * 2;  // gates in d[0], the up-projections of the same columns in d[1]
         x[i] = sm90::pack_bf16(silu(d[0][at]) * d[1][at], silu(d[0][at + 1]) * d[1][at + 1]);
+      } else {
+        const int at = 4 * j + i / 2 * 2;
+        x[i] = sm90::pack_bf16(d[i % 2][at], d[i % 2][at + 1]);
       }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = sm90::pack_bf16(d[i % 2][4 * j + i / 2 * 2], d[i % 2][4 * j + i / 2 * 2 + 1]);
     }
-    const uint4 out = turn_over(x, q);
-    const int t = 8 * j + g + (kSwiGlu ? q / 2 * 8 : 0);
-    if (inside && t < share.tokens) write(p, share, t, column, out);
-  }
+  };
+  write_out<kSwiGlu ? 16 : 8, S::kMost>(p, share, kSwiGlu ? share.column / 2 + warp * 16 : share.column + warp * 32,
+                                        kSwiGlu ? p.n / 2 : p.n, staging, lane, pack);
 }
 
 /// All of K for 128 rows of weights and kN tokens, from these offsets in a stage. Rows go to the two halves of the sums
 /// by turns of 8: so gate and up of a column meet in one thread, and a warp's rows are neighbours.
 template <int kN>
-__device__ __forceinline__ void multiply(float (&d)[2][kSums], const Ring<S>& ring, std::uint32_t weights,
-                                         std::uint32_t tokens, int lane, int steps, Turn& turn) {
+__device__ __forceinline__ void multiply(Sums& d, const Ring<S>& ring, std::uint32_t weights, std::uint32_t tokens,
+                                         int lane, int steps, Turn& turn) {
   std::uint32_t previous = 0;
   for (int k = 0; k < steps; ++k) {
     sm90::barrier_wait_always(ring.full(turn.stage), turn.parity);
@@ -73,10 +68,9 @@ __device__ __forceinline__ void multiply(float (&d)[2][kSums], const Ring<S>& ri
 
 /// multiply<kN> for the first of kN, kN + 16, ... that holds `width` tokens.
 template <int kN>
-__device__ __forceinline__ void multiply_any(int width, float (&d)[2][kSums], const Ring<S>& ring,
-                                             std::uint32_t weights, std::uint32_t tokens, int lane, int steps,
-                                             Turn& turn) {
-  if constexpr (kN < kTokenTileMost) {
+__device__ __forceinline__ void multiply_any(int width, Sums& d, const Ring<S>& ring, std::uint32_t weights,
+                                             std::uint32_t tokens, int lane, int steps, Turn& turn) {
+  if constexpr (kN < S::kMost) {
     if (width > kN) {
       multiply_any<kN + kTokenTileStep>(width, d, ring, weights, tokens, lane, steps, turn);
       return;
@@ -92,14 +86,15 @@ __device__ __forceinline__ void consume(const Params& p, const Ring<S>& ring) {
   Turn turn;
   Shares<S> shares(ring, lane, group);
   Share share;
-  float d[2][kSums];
+  const std::uint32_t staging = ring.staging(group * 4 + warp);
+  Sums d;
   while (shares.next(share)) {
     multiply_any<kTokenTileStep>(share.width, d, ring, static_cast<std::uint32_t>(share.weight_row * kRowBytes),
                                  static_cast<std::uint32_t>(share.token_row * kRowBytes), lane, steps, turn);
     if (p.swiglu) {
-      store<true>(d, p, share, warp);
+      store<true>(d, p, share, warp, staging, lane);
     } else {
-      store<false>(d, p, share, warp);
+      store<false>(d, p, share, warp, staging, lane);
     }
   }
 }
@@ -120,7 +115,7 @@ cudaError_t prepare() {
 
 cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
   Params params;
-  if (!make_params(args, params)) return cudaErrorInvalidValue;
+  if (!make_params<S>(args, params)) return cudaErrorInvalidValue;
   grouped_tokens_kernel<<<static_cast<unsigned>(args.sms), kThreads, S::kSharedBytes, stream>>>(native(args.a, args.w),
                                                                                                 params);
   return cudaGetLastError();

@@ -129,6 +129,13 @@ __device__ __forceinline__ void registers_decrease() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+/// Writes 16 bytes if `wanted`, without a branch.
+__device__ __forceinline__ void store_if(bool wanted, void* to, uint4 x) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}\n" ::"l"(to),
+               "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(static_cast<int>(wanted))
+               : "memory");
+}
+
 /// Two floats to two bf16, `lo` in the low half, rounded to nearest even.
 __device__ __forceinline__ std::uint32_t pack_bf16(float lo, float hi) {
   std::uint32_t r;

@@ -259,18 +259,18 @@ void tile_table(Session& session, const kernels::TensorMapEncoder& encoder, cons
     // Nothing to do, and one step of one tile a block: what a launch costs before its work counts.
     double mhz = 0;
     const double none = cycles(2048, 0, variant, mhz),
-                 one = cycles(64, 4 * (variant.tile == GroupedTile::Tokens ? 192 : 128), variant, mhz);
+                 one = cycles(64, 4 * (variant.tile == GroupedTile::Tokens ? 176 : 128), variant, mhz);
     table.row({std::string(variant.name) + ": no rows, one step", number(none, 0), "", "", number(one, 0), "",
                number(mhz, 0)});
   }
-  for (const int width : {0, 64, 96, 112, 128, 144, 160, 176, 192}) {
+  for (const int width : {0, 64, 96, 112, 128, 144, 160, 176}) {
     const int tokens = width == 0 ? 128 : width;
     const Variant variant = width == 0 ? kVariants[0] : Variant{"", GroupedTile::Tokens, {width}};
     double mhz = 0;
     const double half = cycles(2048, 4 * tokens, variant, mhz), whole = cycles(4096, 4 * tokens, variant, mhz);
     const double step = (whole - half) / 32, two = cycles(2048, 8 * tokens, variant, mhz);
-    // 4096 operations a cycle; tokens are copied in multiples of 32.
-    const double peak = 256.0 * tokens * 64 * 2 / 4096, bytes = (256.0 + (tokens + 31) / 32 * 32) * 128;
+    // 4096 operations a cycle; tokens are copied in multiples of 16.
+    const double peak = 256.0 * tokens * 64 * 2 / 4096, bytes = (256.0 + (tokens + 15) / 16 * 16) * 128;
     table.row({width == 0 ? "128 x 256 columns" : std::to_string(width) + " tokens", number(step, 0),
                number(peak / step, 3), number(bytes / step, 1), number(half - 32 * step, 0),
                number(two - half - 32 * step, 0), number(mhz, 0)});
