@@ -15,7 +15,7 @@
 
 namespace dbo::kernels::grouped_draw {
 
-constexpr int kThreads = 384;
+constexpr int kThreads = kGroupedThreads;
 constexpr int kConsumerWarps = 8;
 constexpr int kDraws = 2;           // tiles drawn ahead
 constexpr int kStagingBytes = 512;  // of a warp that multiplies
@@ -154,6 +154,7 @@ __device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p
   TokenTiles tiles(p.offset, order, start, p.experts, p.n, S::kRows, p.tuning.most_tokens, static_cast<int>(gridDim.x));
   Turn turn{0, 1};
   std::uint32_t slot = 0, taken_parity = 1;
+  bool first = true;
   const auto find = [&](int number) { return number < tiles.count() ? tiles.find(number) : TokenTile{}; };
   TokenTile tile = find(static_cast<int>(blockIdx.x));
   while (true) {
@@ -167,24 +168,43 @@ __device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p
       taken_parity ^= 1;
     }
     if (tile.tokens == 0) break;
-    // Asked for now, needed after this tile's copies.
-    const int next = atomicAdd(p.ticket, 1) + static_cast<int>(gridDim.x);
     const int weight_row = tile.expert * p.n + tile.column;
     const CUtensorMap *const map_a = maps.rows(tile.tokens), *const map_w = maps.weights(tile.rows == S::kRows);
     const auto bytes =
         static_cast<std::uint32_t>((GroupedMaps::rows_copied(tile.tokens) + tile.rows) * kRowBytes + S::kScales);
     const std::uint64_t policy = sm90::cache_policy(tile.alone);
-    for (int k = 0; k < steps; ++k) {
+    const auto copy_weights = [&](std::uint32_t stage, int k) {
+      sm90::barrier_arrive_expect(ring.full(stage), bytes);
+      sm90::tma_load_2d(ring.weights(stage), map_w, ring.full(stage), k * kRowElements, weight_row, policy);
+    };
+    const auto copy_tokens = [&](std::uint32_t stage, int k) {
+      sm90::tma_load_2d(ring.tokens(stage), map_a, ring.full(stage), k * kRowElements, tile.token);
+      copy_scales(ring.scales(stage), ring.full(stage), tile.token, k);
+    };
+    int k = 0;
+    if (first) {
+      // Weights need not wait for earlier kernels.
+      const int ahead = min(steps, S::kStages);
+      for (int i = 0; i < ahead; ++i) copy_weights(static_cast<std::uint32_t>(i), i);
+      sm90::wait_for_earlier_kernels();
+      for (; k < ahead; ++k) {
+        copy_tokens(turn.stage, k);
+        turn.advance<S>();
+      }
+      first = false;
+    }
+    // Asked for now, needed after this tile's copies.
+    const int next = atomicAdd(p.ticket, 1) + static_cast<int>(gridDim.x);
+    if (next >= tiles.count()) sm90::let_next_kernel_begin();
+    for (; k < steps; ++k) {
       sm90::barrier_wait(ring.empty(turn.stage), turn.parity);
-      const std::uint32_t bar = ring.full(turn.stage);
-      sm90::barrier_arrive_expect(bar, bytes);
-      sm90::tma_load_2d(ring.weights(turn.stage), map_w, bar, k * kRowElements, weight_row, policy);
-      sm90::tma_load_2d(ring.tokens(turn.stage), map_a, bar, k * kRowElements, tile.token);
-      copy_scales(ring.scales(turn.stage), bar, tile.token, k);
+      copy_weights(turn.stage, k);
+      copy_tokens(turn.stage, k);
       turn.advance<S>();
     }
     tile = find(next);
   }
+  if (first) sm90::wait_for_earlier_kernels();
   // The last block to come here puts the counters back for the next launch: nobody draws any more.
   if (atomicAdd(p.ticket + 1, 1) == static_cast<int>(gridDim.x) - 1) {
     p.ticket[0] = 0;

@@ -190,9 +190,8 @@ cudaError_t prepare() {
 cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
   Fp8Params params{.common = {}, .w_scale = args.w_scale};
   if (!make_params<S>(args, params.common)) return cudaErrorInvalidValue;
-  grouped_fp8_kernel<<<static_cast<unsigned>(args.sms), kThreads, S::kSharedBytes, stream>>>(
-      native(args.a, args.w), native(args.a_scale), params);
-  return cudaGetLastError();
+  return launch_grouped(grouped_fp8_kernel, args, S::kSharedBytes, stream, native(args.a, args.w), native(args.a_scale),
+                        params);
 }
 
 }  // namespace dbo::kernels::grouped_fp8

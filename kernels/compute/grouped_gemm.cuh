@@ -16,7 +16,7 @@ namespace dbo::kernels::grouped {
 inline constexpr int kTileM = kColumnTileRows;
 inline constexpr int kTileN = kColumnTileColumns;
 inline constexpr int kTileK = 64;  // one row of a tile is 128 bytes: the swizzle's width
-inline constexpr int kThreads = 384;
+inline constexpr int kThreads = kGroupedThreads;
 inline constexpr int kConsumerWarps = 8;
 inline constexpr int kStagingBytes = 8 * 128;  // per warp: 8 rows of 64 columns on their way out
 
@@ -68,6 +68,7 @@ __device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p
   const int k_tiles = (p.k + kTileK - 1) / kTileK;
   ColumnTiles tiles(p.offset, whole, p.n, static_cast<int>(gridDim.x));
   std::uint32_t stage = 0, parity = 1, slot = 0;
+  bool first = true;
   for (int i = static_cast<int>(blockIdx.x); i < tiles.count(); i += static_cast<int>(gridDim.x)) {
     const ColumnTile tile = tiles.find(i);
     publish(shared, slot, tile);
@@ -75,18 +76,35 @@ __device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p
     const CUtensorMap *const map_a = maps.rows(tile.rows), *const map_w = maps.weights(tile.columns == kTileN);
     const auto bytes = static_cast<std::uint32_t>((GroupedMaps::rows_copied(tile.rows) + tile.columns) * kTileK * 2);
     const std::uint64_t policy = sm90::cache_policy(tile.alone);
-    for (int k = 0; k < k_tiles; ++k) {
-      sm90::barrier_wait(empty + stage * 8, parity);
-      const std::uint32_t bar = full + stage * 8, a = shared + stage * S::kStageBytes;
-      sm90::barrier_arrive_expect(bar, bytes);
-      sm90::tma_load_2d(a + S::kABytes, map_w, bar, k * kTileK, tile.weight_row, policy);
-      sm90::tma_load_2d(a, map_a, bar, k * kTileK, tile.row);
+    const auto copy_weights = [&](std::uint32_t to, int k) {
+      sm90::barrier_arrive_expect(full + to * 8, bytes);
+      sm90::tma_load_2d(shared + to * S::kStageBytes + S::kABytes, map_w, full + to * 8, k * kTileK, tile.weight_row,
+                        policy);
+    };
+    const auto copy_rows = [&](int k) {
+      sm90::tma_load_2d(shared + stage * S::kStageBytes, map_a, full + stage * 8, k * kTileK, tile.row);
       if (++stage == S::kStages) {
         stage = 0;
         parity ^= 1;
       }
+    };
+    int k = 0;
+    if (first) {
+      // Weights need not wait for earlier kernels.
+      const int ahead = min(k_tiles, S::kStages);
+      for (int j = 0; j < ahead; ++j) copy_weights(static_cast<std::uint32_t>(j), j);
+      sm90::wait_for_earlier_kernels();
+      while (k < ahead) copy_rows(k++);
+      first = false;
+    }
+    if (i + static_cast<int>(gridDim.x) >= tiles.count()) sm90::let_next_kernel_begin();
+    for (; k < k_tiles; ++k) {
+      sm90::barrier_wait(empty + stage * 8, parity);
+      copy_weights(stage, k);
+      copy_rows(k);
     }
   }
+  if (first) sm90::wait_for_earlier_kernels();
   publish(shared, slot, ColumnTile{});
   sm90::barrier_wait(empty + stage * 8, parity);
   sm90::barrier_arrive(full + stage * 8);
@@ -307,9 +325,8 @@ cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
                       .n = args.n,
                       .k = args.k,
                       .sm_ids = args.sm_ids};
-  grouped_gemm_kernel<kSwiGlu>
-      <<<static_cast<unsigned>(args.sms), kThreads, Shape::kSharedBytes, stream>>>(native(args.a, args.w), params);
-  return cudaGetLastError();
+  return launch_grouped(grouped_gemm_kernel<kSwiGlu>, args, Shape::kSharedBytes, stream, native(args.a, args.w),
+                        params);
 }
 
 }  // namespace dbo::kernels::grouped

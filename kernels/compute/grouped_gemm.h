@@ -56,6 +56,10 @@ struct GroupedGemmArgs {
   GroupedTile tile = GroupedTile::Columns;
   GroupedEpilogue epilogue = GroupedEpilogue::Store;
   std::int32_t* ticket = nullptr;  ///< [2] counters of the launch, zero before and after it (Tokens, e4m3)
+  /// The launch may begin while the kernel before it on the stream ends: the first weights are on their way then.
+  /// Weights, their scales, `offset` and `row_map` must have been complete before that kernel began. For launches on
+  /// all SMs: else blocks that wait take SMs beyond `sms`.
+  bool early_start = false;
   GroupedTuning tuning = {};
   std::uint32_t* sm_ids = nullptr;  ///< [sms] gets the SM of each block; null: not recorded
 };

@@ -1,4 +1,4 @@
-// The grouped GEMMs' maps of A and W as the kernels take them.
+// What the grouped GEMMs' kernels share: the maps of A and W as they take them, and how they are launched.
 #pragma once
 
 #include "kernels/compute/grouped_gemm.h"
@@ -33,6 +33,24 @@ inline GroupedMaps native(const GroupedRowsMap& rows, const GroupedWeightsMap& w
   maps.map[GroupedRowsMap::kBoxes] = native(weights.whole);
   maps.map[GroupedRowsMap::kBoxes + 1] = native(weights.half);
   return maps;
+}
+
+constexpr int kGroupedThreads = 384;
+
+template <class... Parameters, class... Arguments>
+cudaError_t launch_grouped(void (*kernel)(Parameters...), const GroupedGemmArgs& args, int shared_bytes,
+                           cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(args.sms));
+  config.blockDim = dim3(kGroupedThreads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = args.early_start ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
 }  // namespace dbo::kernels

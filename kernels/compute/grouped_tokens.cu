@@ -116,9 +116,7 @@ cudaError_t prepare() {
 cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream) {
   Params params;
   if (!make_params<S>(args, params)) return cudaErrorInvalidValue;
-  grouped_tokens_kernel<<<static_cast<unsigned>(args.sms), kThreads, S::kSharedBytes, stream>>>(native(args.a, args.w),
-                                                                                                params);
-  return cudaGetLastError();
+  return launch_grouped(grouped_tokens_kernel, args, S::kSharedBytes, stream, native(args.a, args.w), params);
 }
 
 }  // namespace dbo::kernels::grouped_tokens

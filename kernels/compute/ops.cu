@@ -439,6 +439,9 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   up.sms = sms;
   up.tile = choose_grouped_tile({hint, experts, up.n, up.k, sms});
   up.epilogue = GroupedEpilogue::SwiGlu;
+  // Offsets and row maps come from the kernel before the one that prepares the rows. Where other kernels have SMs of
+  // their own, blocks that wait would take them.
+  up.early_start = sms == context.device_sms;
   up.ticket = args.scratch.ticket;
   up.sm_ids = args.sm_ids;
   up.type = d.fp8_experts ? ElementType::Fp8E4m3 : ElementType::Bf16;
@@ -454,6 +457,7 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   down.k = width;
   down.sms = sms;
   down.tile = choose_grouped_tile({hint, experts, down.n, down.k, sms});
+  down.early_start = up.early_start;
   down.ticket = args.scratch.ticket + 2;
   down.sm_ids = args.sm_ids == nullptr ? nullptr : args.sm_ids + sms;
   down.type = up.type;

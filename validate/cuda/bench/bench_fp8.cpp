@@ -83,6 +83,7 @@ class Experts {
       g.n = shape_.n;
       g.k = shape_.k;
       g.sms = session_.sms();
+      g.early_start = true;  // as op MLP launches it
       g.tuning.most_tokens = most_tokens;
       g.ticket = held->ticket.as<std::int32_t>();
       g.epilogue = shape_.epilogue;

@@ -112,6 +112,7 @@ class Experts {
       g.k = shape_.k;
       g.sms = sms;
       g.tile = variant.tile;
+      g.early_start = sms == session_.sms();  // as op MLP launches it
       g.tuning = variant.tuning;
       g.ticket = held->ticket.as<std::int32_t>();
       g.epilogue = shape_.epilogue;
