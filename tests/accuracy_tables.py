@@ -7,8 +7,8 @@ import re
 import subprocess
 import sys
 
-PROGRAMS = {"steps": "tests/sim/search/step_accuracy", "kernels": "tests/sim/cost/cost_accuracy",
-            "overlap": "tests/sim/engine/interference_accuracy"}
+PROGRAMS = {"steps": "tests/sim/search/step_accuracy", "parts": "tests/sim/search/part_accuracy",
+            "kernels": "tests/sim/cost/cost_accuracy", "overlap": "tests/sim/engine/interference_accuracy"}
 
 
 def main():
