@@ -216,8 +216,13 @@ Plan make_step_plan(const Config& config, const Decision& decision, bool baselin
 }
 
 CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline) {
+  CostSources sources;
+  return make_costed_plan(config, decision, baseline, sources);
+}
+
+CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline, CostSources& sources) {
   Plan plan = make_step_plan(config, decision, baseline);
-  CostTable costs = step_costs(config, plan, decision.split);
+  CostTable costs = step_costs(config, plan, decision.split, sources);
   return {std::move(plan), std::move(costs)};
 }
 
@@ -247,13 +252,13 @@ std::optional<MemoryUse> step_memory(const Config& config, const Plan& plan) {
 namespace {
 
 /// step_costs, and what other splits of the SMs would make of a layer.
-CostTable split_costs(const Config& config, const Plan& plan, bool split, bool details,
+CostTable split_costs(const Config& config, const Plan& plan, bool split, bool details, CostSources& sources,
                       std::optional<SmSplit>& sm_split) {
   if (!details || !split || config.costs.source != CostSource::Analytical || !has_sm_split(plan))
-    return step_costs(config, plan, split);
+    return step_costs(config, plan, split, sources);
   const MachineSpec machine = machine_of(config);
   SmSplitProbe probe(plan, machine);
-  CostTable costs = analytical_costs(plan, machine, probe.hook());
+  CostTable costs = analytical_costs(plan, machine, probe.hook(), &sources.loads);
   check_range(config, plan, costs);
   sm_split = probe.take();
   return costs;
@@ -300,9 +305,10 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
   const Decision off = decide(step, without_dbo(settings));
   Plan plan = make_step_plan(config, decision, false);
   std::optional<SmSplit> sm_split;
-  CostTable costs = split_costs(config, plan, decision.split, options.details, sm_split);
+  CostSources sources;  // both plans route the same tokens
+  CostTable costs = split_costs(config, plan, decision.split, options.details, sources, sm_split);
   CostedPlan split{std::move(plan), std::move(costs)};
-  CostedPlan baseline = make_costed_plan(config, off, true);
+  CostedPlan baseline = make_costed_plan(config, off, true, sources);
   Prediction out{.decision = std::move(decision),
                  .split = std::move(split),
                  .baseline = std::move(baseline),

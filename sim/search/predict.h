@@ -72,6 +72,7 @@ Plan make_step_plan(const Config& config, const Decision& decision, bool baselin
 
 /// The same with its costs. `baseline`: the decision was made without DBO.
 CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline);
+CostedPlan make_costed_plan(const Config& config, const Decision& decision, bool baseline, CostSources& sources);
 
 /// What the plan's step takes of the fullest GPU; nothing when the model has no dimensions.
 std::optional<MemoryUse> step_memory(const Config& config, const Plan& plan);
