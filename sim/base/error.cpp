@@ -35,6 +35,14 @@ bool begins_with(std::string_view text, std::string_view begin) {
          std::equal(begin.begin(), begin.end(), text.begin(), [&](char a, char b) { return lower(a) == lower(b); });
 }
 
+/// Whether `word` is one of the words, or some that follow each other, of a name written with underscores or hyphens.
+bool is_word_of(std::string_view word, std::string_view name) {
+  const auto ends = [&](std::size_t at) { return at == name.size() || name[at] == '_' || name[at] == '-'; };
+  for (std::size_t at = name.find(word); at != std::string_view::npos; at = name.find(word, at + 1))
+    if ((at == 0 || ends(at - 1)) && ends(at + word.size())) return true;
+  return false;
+}
+
 }  // namespace
 
 InputError::InputError(std::string file, std::string pointer, std::string message)
@@ -60,6 +68,9 @@ std::string_view nearest_name(std::string_view name, const std::vector<std::stri
       best = candidate;
     }
   }
+  // "tokens" for "decode_tokens".
+  for (const std::string_view candidate : known)
+    if (best.empty() && name.size() >= 3 && is_word_of(name, candidate)) best = candidate;
   return best;
 }
 

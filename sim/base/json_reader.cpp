@@ -1,5 +1,6 @@
 #include "sim/base/json_reader.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "sim/base/error.h"
@@ -135,7 +136,7 @@ ObjectReader::ObjectReader(const JsonRef& ref, std::string_view what) : ref_(ref
 }
 
 std::optional<JsonRef> ObjectReader::find(std::string_view key) {
-  known_.push_back(key);
+  if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.push_back(key);
   ref_.note_asked(key);
   const Json* value = ref_.value().find(key);
   if (value == nullptr) return std::nullopt;

@@ -14,6 +14,9 @@ TEST_CASE("error: the nearest name is a likely typing error or nothing") {
   CHECK(nearest_name("com0", {"known", "comm0", "compute0"}) == "comm0");
   CHECK(nearest_name("deepseek-v33", {"kimi-k2", "deepseek-v3"}) == "deepseek-v3");
   CHECK(nearest_name("H200", {"h20", "h200-nvl72", "h200-sxm"}) == "h200-sxm");
+  CHECK(nearest_name("tokens", {"phase", "decode_tokens", "prefill_tokens"}) == "decode_tokens");
+  CHECK(nearest_name("experts", {"redundant_experts", "expert"}) == "expert");
+  CHECK(nearest_name("kens", {"decode_tokens"}) == "");
   CHECK(nearest_name("zebra", {"kimi-k2", "deepseek-v3"}) == "");
   CHECK(known_names("overlapp", {"model", "overlap"}) == "(known: model, overlap; did you mean \"overlap\"?)");
 }

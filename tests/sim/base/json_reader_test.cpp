@@ -26,6 +26,12 @@ TEST_CASE("json_reader: an unknown key names the known ones and the nearest") {
           r.find("model");
           r.find("overlap");
         }) == "f.json: /overlapp: unknown key \"overlapp\" (known: model, overlap; did you mean \"overlap\"?)");
+  // Asked for twice, named once.
+  CHECK(error_of(R"({"x": 1})", [](ObjectReader& r) {
+          r.find("experts");
+          r.find("layers");
+          r.find("experts");
+        }) == "f.json: /x: unknown key \"x\" (known: experts, layers)");
 }
 
 TEST_CASE("json_reader: counts reject signs, fractions, strings and huge values with pointer and value") {
