@@ -79,6 +79,12 @@ void check_names(const ProgramSpec& program, int argc, char** argv) {
   }
 }
 
+/// A full disk or a closed pipe must not look like success.
+void check_output() {
+  if (!std::cout.flush() || std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    throw InputError("standard output", "", "cannot write");
+}
+
 int parse_and_run(const ProgramSpec& program, int argc, char** argv) {
   CLI::App app{program.what, program.name};
   app.require_subcommand(1);
@@ -90,11 +96,12 @@ int parse_and_run(const ProgramSpec& program, int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // Help and version end here too, with code 0.
-    return app.exit(error, std::cout, std::cerr) == 0 ? static_cast<int>(Exit::Ok) : static_cast<int>(Exit::Usage);
+    if (app.exit(error, std::cout, std::cerr) != 0) return static_cast<int>(Exit::Usage);
+    check_output();
+    return static_cast<int>(Exit::Ok);
   }
   const int code = chosen();
-  // A full disk or a closed pipe must not look like success.
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw InputError("standard output", "", "cannot write");
+  check_output();
   return code;
 }
 

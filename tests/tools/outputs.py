@@ -143,7 +143,7 @@ def what_a_profile_cannot_say_is_said(dbo, root):
 def full_output_is_said(dbo, examples):
     """Long texts fail while they are printed, short ones when they are flushed: both are the user's to mend."""
     config = os.path.join(examples, "teaching.json")
-    for words in (("simulate", config), ("simulate", config, "--json"), ("plan", config, "--json"), ("plan", config),
+    for words in (("--help",), ("--version",), ("tune", "--help"), ("simulate", config), ("simulate", config, "--json"), ("plan", config, "--json"), ("plan", config),
                   ("check", config, "--json"), ("list", "models", "--json"), ("from-serve", SERVE, "--json"),
                   ("from-serve", SERVE, "-o", "-"), ("tune", config, "--json"), ("optimise", config, "--json")):
         with open("/dev/full", "w") as full:
