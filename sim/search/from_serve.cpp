@@ -210,7 +210,19 @@ void ServeReader::set_workload(const ServeWorkload& w) {
   workload_json_ = std::move(out);
 }
 
+void ServeReader::check_ranges() {
+  for (const OptionRange& range : option_ranges(command_.server())) {
+    const auto number = command_.number({range.name});
+    if (!number || (*number <= range.high && (range.above ? *number > range.low : *number >= range.low))) continue;
+    const auto text = [](double value) { return number_text(static_cast<std::int64_t>(value)); };
+    refused("--" + std::string(range.name) + " " + *command_.value({range.name}) + " is not " +
+            (range.above ? "above " : "from ") + text(range.low) +
+            (range.high < 0x1p53 ? " to " + text(range.high) : " on"));
+  }
+}
+
 FromServe ServeReader::finish(const char* server, std::string_view version, const ServeOverlap& o) {
+  check_ranges();
   Json config = Json::object();
   config.set("model", model_json_);
   Json& cluster = config.set("cluster", Json::object());

@@ -187,6 +187,8 @@ class VllmReader : ServeReader {
   void read_speculation() {
     const Json spec = command_.object({"speculative-config", "sc"});
     const Json* drafts = spec.find("num_speculative_tokens");
+    if (drafts != nullptr && drafts->is_int() && drafts->as_int() < 1)
+      refused("num_speculative_tokens " + number_text(drafts->as_int()) + " of --speculative-config is not from 1 on");
     if (drafts == nullptr || !drafts->is_int() || drafts->as_int() < 1) return;
     constexpr std::int64_t kMostDrafts = 1023;
     if (drafts->as_int() > kMostDrafts)
@@ -201,8 +203,11 @@ class VllmReader : ServeReader {
     const bool balances = command_.has("enable-eplb");
     const Json eplb = command_.object({"eplb-config"});
     std::int64_t redundant = command_.count({"num-redundant-experts"}).value_or(0);
-    if (const Json* value = eplb.find("num_redundant_experts"); value != nullptr && value->is_int())
+    if (const Json* value = eplb.find("num_redundant_experts"); value != nullptr && value->is_int()) {
       redundant = value->as_int();
+      if (redundant < 0)
+        refused("num_redundant_experts " + number_text(redundant) + " of --eplb-config is not from 0 on");
+    }
     if (balances && !command_.has_one_of({"enable-expert-parallel", "ep"}))
       refused("--enable-eplb without --enable-expert-parallel");
     if (redundant > 0 && !balances) refused(number_text(redundant) + " redundant experts without --enable-eplb");

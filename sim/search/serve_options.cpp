@@ -327,6 +327,45 @@ std::vector<std::string_view> options_beginning(Server server, std::string_view 
   return found;
 }
 
+namespace {
+
+constexpr double kAnyCount = 0x1p53, kMostPort = 65535;
+constexpr OptionRange kVllmRanges[] = {{"gpu-memory-utilization", 0, 1, true},
+                                       {"block-size", 1, kAnyCount},
+                                       {"pipeline-parallel-size", 1, kAnyCount},
+                                       {"data-parallel-size-local", 0, kAnyCount},
+                                       {"num-redundant-experts", 0, kAnyCount},
+                                       {"nnodes", 1, kAnyCount},
+                                       {"node-rank", 0, kAnyCount},
+                                       {"api-server-count", 0, kAnyCount},
+                                       {"cpu-offload-gb", 0, kAnyCount},
+                                       {"long-prefill-token-threshold", 0, kAnyCount},
+                                       {"max-num-scheduled-tokens", 1, kAnyCount},
+                                       {"num-gpu-blocks-override", 1, kAnyCount},
+                                       {"port", 0, kMostPort},
+                                       {"master-port", 0, kMostPort},
+                                       {"data-parallel-rpc-port", 0, kMostPort}};
+constexpr OptionRange kSglangRanges[] = {{"mem-fraction-static", 0, 1, true},
+                                         {"page-size", 1, kAnyCount},
+                                         {"pp-size", 1, kAnyCount},
+                                         {"ep-size", 1, kAnyCount},
+                                         {"ep-num-redundant-experts", 0, kAnyCount},
+                                         {"node-rank", 0, kAnyCount},
+                                         {"chunked-prefill-size", -1, kAnyCount},
+                                         {"max-prefill-tokens", 1, kAnyCount},
+                                         {"max-total-tokens", 1, kAnyCount},
+                                         {"num-continuous-decode-steps", 1, kAnyCount},
+                                         {"schedule-conservativeness", 0, kAnyCount},
+                                         {"port", 0, kMostPort},
+                                         {"nccl-port", 0, kMostPort}};
+
+}  // namespace
+
+std::span<const OptionRange> option_ranges(Server server) {
+  if (server == Server::Vllm) return kVllmRanges;
+  return kSglangRanges;
+}
+
 std::string_view option_sources(Server server) {
   return server == Server::Vllm ? "engine/arg_utils.py at 99d7eb5d, entrypoints/openai/cli_args.py at 789340fb"
                                 : "srt/server_args.py at 001067ff";

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -27,6 +28,15 @@ std::optional<std::string_view> gone_option(Server server, std::string_view name
 
 /// Long options that begin so: both servers take an option by any beginning that only it has.
 std::vector<std::string_view> options_beginning(Server server, std::string_view beginning);
+
+/// What a server takes after an option that says nothing of a step: a number from `low` (`above`: more than that) to
+/// `high`.
+struct OptionRange {
+  std::string_view name;
+  double low = 0, high = 0;
+  bool above = false;
+};
+std::span<const OptionRange> option_ranges(Server server);
 
 /// The files that the options were read from, and the commits they were read at.
 std::string_view option_sources(Server server);

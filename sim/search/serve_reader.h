@@ -65,6 +65,8 @@ class ServeReader {
   std::int64_t redundant_ = 0;
 
  private:
+  /// Numbers that say nothing of a step but that no server starts with.
+  void check_ranges();
   void set_precision(const char* key, Precision value);
   bool read_quantization(std::string_view word, const std::string& from);
 

@@ -309,6 +309,32 @@ TEST_CASE("from_serve: what vLLM refuses is named, and a config of the nearest c
   CHECK(config_of(kVllm).overlap.ubatches == 1);
 }
 
+TEST_CASE("from_serve: numbers that no server starts with are refused, also where they say nothing of a step") {
+  const std::string sglang = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 16 ";
+  const std::pair<std::string, const char*> nonsense[] = {
+      {kLow + "--gpu-memory-utilization 17", "--gpu-memory-utilization 17 is not above 0 to 1"},
+      {kLow + "--gpu-memory-utilization -1", "--gpu-memory-utilization -1 is not above 0 to 1"},
+      {kLow + "--block-size 0", "--block-size 0 is not from 1 on"},
+      {kLow + "--pipeline-parallel-size -2", "--pipeline-parallel-size -2 is not from 1 on"},
+      {kLow + "--data-parallel-size-local -3", "--data-parallel-size-local -3 is not from 0 on"},
+      {kLow + "--num-redundant-experts -3", "--num-redundant-experts -3 is not from 0 on"},
+      {kLow + R"(--enable-eplb --eplb-config '{"num_redundant_experts": -3}')",
+       "num_redundant_experts -3 of --eplb-config"},
+      {kLow + R"(--speculative-config '{"num_speculative_tokens": -2}')",
+       "num_speculative_tokens -2 of --speculative-config"},
+      {kLow + "--port 70000", "--port 70000 is not from 0 to 65535"},
+      {sglang + "--mem-fraction-static 1.5", "--mem-fraction-static 1.5 is not above 0 to 1"},
+      {sglang + "--page-size -16", "--page-size -16 is not from 1 on"}};
+  for (const auto& each : nonsense) {
+    const FromServe r = from_serve(each.first, {});
+    CAPTURE(std::string(each.second));
+    CHECK(says(r.refused, each.second));
+    config_of(r);  // of the nearest command
+  }
+  CHECK(from_serve(kLow + "--gpu-memory-utilization 0.9 --block-size 64 --port 8000 --seed -1", {}).refused.empty());
+  CHECK_THROWS_AS(from_serve(kLow + "--block-size many", {}), InputError);
+}
+
 TEST_CASE("from_serve: SGLang's options become a config") {
   const std::string base =
       "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp-size 32 --dp-size 32 "
