@@ -116,6 +116,7 @@ Json advice_json(const TuneOutput& out, const Advice& a) {
   j.set("version", flags.version);
   j.set("env", strings(flags.env));
   j.set("command", flags.command.empty() ? Json() : Json(flags.line()));
+  j.set("command_where_it_pays", flags.where_it_pays.empty() ? Json() : Json(flags.where_it_pays));
   j.set("notes", strings(flags.notes));
   return j;
 }
@@ -162,6 +163,7 @@ std::string advice_lines(const TuneOutput& out, const Advice& a) {
   for (const Crossover& c : a.crossovers)
     text += fmt::format("         {} pays {}\n", phase_names()[static_cast<std::size_t>(c.phase)], crossover_text(c));
   if (!flags.command.empty()) text += fmt::format("         {}\n", flags.line());
+  if (!flags.where_it_pays.empty()) text += fmt::format("         from there on alone: {}\n", flags.where_it_pays);
   for (const std::string& note : flags.notes) text += fmt::format("         note: {}\n", note);
   return text + fmt::format("         (flags and rules of {})\n", flags.version);
 }

@@ -32,12 +32,11 @@ std::int64_t threshold(const Advice& advice, Phase phase, std::int64_t fallback)
   return fallback;
 }
 
-ServingFlags vllm_flags(const Config& config, const Advice& advice) {
+/// Of a server that is told to split: thresholds keep batches whole that lose by it.
+ServingFlags vllm_on(const Config& config, const Advice& advice) {
   const TunePoint& s = *advice.setting;
   ServingFlags out;
-  out.version = vllm_version();
   const bool high_throughput = s.transport == Transport::Ht;
-  if (!advice.on) return out;
   out.command = {"vllm", "serve", "MODEL", "--data-parallel-size", std::to_string(s.gpus / config.parallel.tensor)};
   const auto add = [&](std::initializer_list<std::string> words) {
     out.command.insert(out.command.end(), words.begin(), words.end());
@@ -60,6 +59,18 @@ ServingFlags vllm_flags(const Config& config, const Advice& advice) {
   }
   if (s.gpus > config.cluster.gpus_per_node)
     out.notes.emplace_back("several nodes also need --data-parallel-address and --data-parallel-size-local on each");
+  return out;
+}
+
+ServingFlags vllm_flags(const Config& config, const Advice& advice) {
+  ServingFlags out;
+  const bool pays = std::any_of(advice.crossovers.begin(), advice.crossovers.end(),
+                                [](const Crossover& c) { return c.tokens.has_value(); });
+  if (advice.on)
+    out = vllm_on(config, advice);
+  else if (pays)
+    out.where_it_pays = vllm_on(config, advice).line();
+  out.version = vllm_version();
   return out;
 }
 

@@ -17,6 +17,7 @@ struct ServingFlags {
   std::string version;               ///< of the server, that the flags were read for
   std::vector<std::string> env;      ///< NAME=VALUE
   std::vector<std::string> command;  ///< words; MODEL stands for the model's name. Empty: leave it off
+  std::string where_it_pays;         ///< left off: a line that splits other batches alone, where those pay and it can
   std::vector<std::string> notes;    ///< what the flags cannot say, or what to know about them
   std::string line() const;          ///< to paste into a shell; empty when there is no command
 };

@@ -318,5 +318,15 @@ TEST_CASE("serving_flags: an advice to split gives the flags of its setting, one
         "--moe-a2a-backend deepep --deepep-mode auto --enable-two-batch-overlap");
   advice.on = false;
   CHECK(serving_flags(config, advice).command.empty());
+  CHECK(serving_flags(config, advice).where_it_pays.empty());  // it has no thresholds
+  // vLLM's thresholds leave this batch whole, and split those that pay.
+  advice.server = "vLLM";
+  advice.crossovers = {{Phase::Decode, std::nullopt, false, {}}, {Phase::Prefill, 257, false, {}}};
+  CHECK(serving_flags(config, advice).command.empty());
+  CHECK(serving_flags(config, advice).where_it_pays ==
+        "vllm serve MODEL --data-parallel-size 16 --enable-expert-parallel --all2all-backend deepep_low_latency "
+        "--enable-dbo --dbo-decode-token-threshold 1000000 --dbo-prefill-token-threshold 257");
+  advice.crossovers[1].tokens.reset();
+  CHECK(serving_flags(config, advice).where_it_pays.empty());
   CHECK(!serving_flags(config, advice).version.empty());
 }
