@@ -101,6 +101,7 @@ Json advice_json(const TuneOutput& out, const Advice& a) {
   if (a.setting && a.unsplit) {
     j.set("gain", a.sureness.gain);
     j.set("gain_range", Json(Json::Array{a.sureness.least, a.sureness.most}));
+    j.set("gain_skewed", a.sureness.skewed ? Json(*a.sureness.skewed) : Json());
     j.set("cost_spread", a.sureness.spread);
     j.set("sure", a.sureness.sure());
   }

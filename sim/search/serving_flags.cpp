@@ -156,6 +156,8 @@ std::string advice_text(const Advice& a) {
   if (a.sureness.spread == 0) return text;
   text += ", " + two_decimals(a.sureness.least) + "x to " + two_decimals(a.sureness.most) + "x if costs are off by " +
           std::to_string(std::llround(100 * a.sureness.spread)) + " %";
+  if (a.sureness.skewed)
+    text += ", " + two_decimals(*a.sureness.skewed) + "x with experts as skewed as SGLang's (zipf 0.69)";
   return text + (a.sureness.sure() ? "" : ": measure before you decide");
 }
 

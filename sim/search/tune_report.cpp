@@ -206,7 +206,21 @@ class Reporter {
         s.most = std::max(s.most, g);
       }
     }
+    s.skewed = skewed_gain(split, unsplit);
     return s;
+  }
+
+  /// The gain where a config with even experts has uneven ones; nothing where ranks are too many to draw for each.
+  std::optional<double> skewed_gain(const TunePoint& split, const TunePoint& unsplit) const {
+    constexpr int kMostGpus = 512;
+    if (config_.routing.kind != RoutingKind::Balanced || config_.cluster.gpus() > kMostGpus) return std::nullopt;
+    Config skewed = config_;
+    skewed.routing.kind = RoutingKind::Zipf;
+    skewed.routing.alpha = kSkewAlpha;
+    skewed.routing.seed = kSkewSeed;
+    TuneEvaluator evaluator(skewed);
+    return static_cast<double>(evaluator.evaluate(unsplit).step_ns) /
+           static_cast<double>(evaluator.evaluate(split).step_ns);
   }
 
   /// What a server runs in a phase once it is told to run `setting` in the batch's own.

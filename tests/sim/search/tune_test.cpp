@@ -268,7 +268,27 @@ TEST_CASE("tune_report: how sure is a range around the gain, and stated costs ar
     CHECK(advice.sureness.least < advice.sureness.gain);
     CHECK(advice.sureness.gain < advice.sureness.most);
     CHECK(advice.on == (advice.sureness.gain > 1));
+    // With skewed experts: what the same config with that routing comes to.
+    REQUIRE(advice.sureness.skewed);
+    Config skewed = config;
+    skewed.routing.kind = RoutingKind::Zipf;
+    skewed.routing.alpha = kSkewAlpha;
+    skewed.routing.seed = kSkewSeed;
+    TuneEvaluator evaluator(skewed);
+    const auto unsplit = static_cast<double>(evaluator.evaluate(*advice.unsplit).step_ns);
+    CHECK(*advice.sureness.skewed == unsplit / static_cast<double>(evaluator.evaluate(*advice.setting).step_ns));
+    CHECK(*advice.sureness.skewed != advice.sureness.gain);
+    CHECK(advice_text(advice).find("with experts as skewed as SGLang's (zipf 0.69)") != std::string::npos);
   }
+  // An advice is sure only where skew does not turn it.
+  Sureness s{.spread = 0.13, .gain = 1.2, .least = 1.1, .most = 1.3, .skewed = {}};
+  CHECK(s.sure());
+  s.skewed = 0.9;
+  CHECK(!s.sure());
+  // A config that says how experts are loaded is taken at its word.
+  const Config zipf = config_of(kDecode, R"("schedule": "vllm-ll"}, "routing": {"kind": "zipf", "alpha": 0.6)");
+  for (const Advice& advice : make_tune_report(zipf, grid, evaluate(zipf, grid), {}).advice)
+    CHECK(!advice.sureness.skewed);
   const Config fixed = config_from_json(JsonRef(json_document(
       R"({"model": {"layers": 4, "dense_layers": 0}, "parallel": {"data": 2, "expert": 2},
           "workload": {"phase": "decode", "tokens_per_rank": 128, "context_tokens": 1024},
