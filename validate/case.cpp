@@ -195,7 +195,7 @@ ValidationCase make_case(Config config, const std::string& profile_path, const C
     config.costs.profile = profile_path;
     // Relative to where the program runs, not to the config's folder.
     config.file = "validate";
-    profile = load_profile(profile_path);
+    profile = profile_of(config);
     check_precision(*profile, config.model);
   }
   out.gpus = options.gpus;

@@ -3,6 +3,7 @@
 #include "tests/traces/temp_dir.h"
 
 #include <doctest/doctest.h>
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/measured_trace.h"
@@ -185,6 +186,36 @@ TEST_CASE("drift: a machine whose products take 10 % longer slows a step by thei
   CHECK(both - 1 == doctest::Approx(products - 1 + copies - 1));
   CHECK(both <= 1.1 + 1e-9);
   CHECK(drift_of(plan, gpu, std::nullopt, before) == 1);
+}
+
+TEST_CASE("case: a profile's points that cannot be used are left out and named, as in a simulation") {
+  const SuiteEntry entry = load_suite("default").entries.front();
+  Profile profile = load_profile(empty_profile(replay_shape(entry.config.model)));
+  for (const int duty : {100, 67, 30}) {
+    ProfilePoint point;
+    point.op = "A0";
+    point.tokens = 64;
+    point.context = 4096;
+    point.sms = 132;
+    point.precision = Precision::Bf16;
+    point.duty = duty;
+    point.sm_mhz = 2000 - duty;
+    point.median_us = 20;
+    point.repeats = 5;
+    profile.points.push_back(point);
+    if (duty == 67) profile.points.push_back(point);
+  }
+  profile.points[2].tokens = 128;
+  const testing::TempDir folder;
+  const std::string path = folder.file("stray.profile.json");
+  write_file(path, pretty_json(profile_to_json(profile)));
+  CaseOptions options;
+  options.gpus = 2;
+  const ValidationCase validated = make_case(entry.config, path, options);
+  const auto names_it = [](const std::string& text) {
+    return text.find("/points/3/duty: 30") != std::string::npos && text.find("cannot be used") != std::string::npos;
+  };
+  CHECK(std::count_if(validated.assumptions.begin(), validated.assumptions.end(), names_it) == 1);
 }
 
 TEST_CASE("drift: the clock of computation is the mean over the time of all steps, without their waiting") {
