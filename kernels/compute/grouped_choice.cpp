@@ -11,7 +11,8 @@ namespace {
 // Measured on an H200 (`dbo-gpu bench gemm`, by tile). A step is 64 along K. Narrow tiles of tokens are bound by what
 // the L2 delivers, some 50 bytes a cycle and SM, wide ones by the tensor cores, 8 cycles a token.
 constexpr double kStepCycles[] = {746, 746, 746, 746, 765, 800, 930, 1045, 1180, 1330, 1470};
-static_assert(sizeof kStepCycles / sizeof kStepCycles[0] == kTokenTileMost / kTokenTileStep);
+constexpr int kStepWidths = 16;  // tokens between two of them
+static_assert(sizeof kStepCycles / sizeof kStepCycles[0] == kTokenTileMost / kStepWidths);
 constexpr double kTokensLaunch = 9000;
 constexpr double kTokensToken = 20;  // of a tile's end, which is mostly writing C
 // Whole launches take that much longer than their tiles alone, over all shapes.
@@ -33,13 +34,14 @@ double rounds_of(std::int64_t tiles, int sms, double tile) {
 }
 
 double tokens_cycles(const GroupedShape& s) {
-  const TokenParts cut(static_cast<int>(s.rows_per_expert), kTokenTileMost);
+  const TokenParts cut(static_cast<int>(s.rows_per_expert), {kTokenTileMost, kTokenTileStep});
   const std::int64_t tiles = up(s.n, kTokenTileRows) * cut.parts * s.experts;
-  // Parts differ by one step of 16 at most: their mean width serves.
-  const double width = static_cast<double>(cut.steps) / cut.parts - 1;
-  const int at = std::min(static_cast<int>(width), kTokenTileMost / kTokenTileStep - 2);
-  const double step = kStepCycles[at] + (width - at) * (kStepCycles[at + 1] - kStepCycles[at]);
-  const double tile = static_cast<double>(up(s.k, kStepK)) * step + (width + 1) * kTokenTileStep * kTokensToken;
+  // Parts differ by one step at most: their mean width serves.
+  const double width = static_cast<double>(cut.steps) / cut.parts * kTokenTileStep;
+  const double place = std::max(width / kStepWidths - 1, 0.0);
+  const int at = std::min(static_cast<int>(place), kTokenTileMost / kStepWidths - 2);
+  const double step = kStepCycles[at] + (place - at) * (kStepCycles[at + 1] - kStepCycles[at]);
+  const double tile = static_cast<double>(up(s.k, kStepK)) * step + width * kTokensToken;
   return (kTokensLaunch + rounds_of(tiles, s.sms, tile)) * kTokensDrift;
 }
 

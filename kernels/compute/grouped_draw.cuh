@@ -1,6 +1,6 @@
 // What the grouped GEMMs with tokens as columns share: rows of weights are the rows of the product and tokens its
-// columns, so that a tile is as wide as it has tokens, to the next multiple of 16, where the other way round it would
-// be 128 rows high.
+// columns, so that a tile is as wide as it has tokens, to the next multiple of 8 (e4m3: 16), where the other way round
+// it would be 128 rows high.
 //
 // One producer thread draws tiles from a counter, tells the consumers, and copies operands into a ring of shared-memory
 // stages, one step along K each; two warpgroups multiply and write out. In a whole tile each has half of its rows of
@@ -22,11 +22,13 @@ constexpr int kStagingBytes = 512;  // of a warp that multiplies
 constexpr int kRowBytes = 128;      // of a step along K: the swizzle's width
 constexpr int kRowElements = 64;    // of the maps, which take all operands for bf16
 
-/// `kScaleSpace`: bytes of a stage behind its operands, a multiple of 1024, of which `kScaleBytes` are copied.
-template <int kTileRows, int kTileTokens, int kElementsPerStep, int kStageCount, int kScaleSpace = 0,
+/// `kTokenStep`: what widths are rounded up to. `kScaleSpace`: bytes of a stage behind its operands, a multiple of
+/// 1024, of which `kScaleBytes` are copied.
+template <int kTileRows, int kTileTokens, int kTokenStep, int kElementsPerStep, int kStageCount, int kScaleSpace = 0,
           int kScaleBytes = 0>
 struct Shape {
   static constexpr int kMost = kTileTokens;
+  static constexpr int kStep = kTokenStep;
   static constexpr int kSums = kMost / 2;
   static constexpr int kRows = kTileRows;
   static constexpr int kHalf = kTileRows / 2;
@@ -95,13 +97,14 @@ struct Turn {
 /// Orders the experts by the width of their parts and counts tiles in that order. `width` [experts] is scratch.
 template <class S>
 __device__ void plan_tiles(const Params& p, std::int32_t* width, std::int32_t* start, std::uint16_t* order) {
-  const int thread = static_cast<int>(threadIdx.x), most = p.tuning.most_tokens;
+  const int thread = static_cast<int>(threadIdx.x);
+  const TokenCut cut{p.tuning.most_tokens, S::kStep};
   const auto tokens_of = [&](int e) { return __ldg(p.offset + e + 1) - __ldg(p.offset + e); };
   if (p.experts <= 32) {
     // One warp, an expert a lane: nothing else starts before it is done.
     if (thread >= 32) return;
     const int tokens = thread < p.experts ? tokens_of(thread) : 0;
-    const int own = TokenParts(tokens, most).width(), tiles = TokenTiles::count_of(tokens, p.n, S::kRows, most);
+    const int own = TokenParts(tokens, cut).width(), tiles = TokenTiles::count_of(tokens, p.n, S::kRows, cut);
     int place = 0, before = 0, all = 0;
     for (int f = 0; f < p.experts; ++f) {
       const int other = __shfl_sync(0xffffffffu, own, f), theirs = __shfl_sync(0xffffffffu, tiles, f);
@@ -117,7 +120,7 @@ __device__ void plan_tiles(const Params& p, std::int32_t* width, std::int32_t* s
     if (thread == 0) start[p.experts] = all;
     return;
   }
-  for (int e = thread; e < p.experts; e += kThreads) width[e] = TokenParts(tokens_of(e), most).width();
+  for (int e = thread; e < p.experts; e += kThreads) width[e] = TokenParts(tokens_of(e), cut).width();
   __syncthreads();
   for (int e = thread; e < p.experts; e += kThreads) {
     const int own = width[e];
@@ -129,7 +132,7 @@ __device__ void plan_tiles(const Params& p, std::int32_t* width, std::int32_t* s
   if (thread >= 32) return;
   const int each = tiles_up(p.experts, 32);
   const int begin = min(thread * each, p.experts), end = min(begin + each, p.experts);
-  const auto tiles = [&](int i) { return TokenTiles::count_of(tokens_of(order[i]), p.n, S::kRows, most); };
+  const auto tiles = [&](int i) { return TokenTiles::count_of(tokens_of(order[i]), p.n, S::kRows, cut); };
   int sum = 0;
   for (int i = begin; i < end; ++i) sum += tiles(i);
   int before = sum;
@@ -151,7 +154,8 @@ __device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p
                                         const std::uint16_t* order, const std::int32_t* start,
                                         const CopyScales& copy_scales) {
   const int steps = tiles_up(p.k, S::kStepK);
-  TokenTiles tiles(p.offset, order, start, p.experts, p.n, S::kRows, p.tuning.most_tokens, static_cast<int>(gridDim.x));
+  TokenTiles tiles(p.offset, order, start, p.experts, p.n, S::kRows, {p.tuning.most_tokens, S::kStep},
+                   static_cast<int>(gridDim.x));
   Turn turn{0, 1};
   std::uint32_t slot = 0, taken_parity = 1;
   bool first = true;
@@ -259,7 +263,7 @@ class Shares {
       share.weight_row = group_ * S::kHalf;
       share.column += share.weight_row;
     } else {
-      const int half = tiles_up(tiles_up(share.tokens, 2), kTokenTileStep) * kTokenTileStep;
+      const int half = tiles_up(tiles_up(share.tokens, 2), S::kStep) * S::kStep;
       share.token_row = group_ * half;
       share.width = half;
       share.token += share.token_row;
@@ -387,7 +391,7 @@ bool make_params(const GroupedGemmArgs& args, Params& params) {
             .tuning = args.tuning};
   int& most = params.tuning.most_tokens;
   if (most == 0) most = S::kMost;
-  return args.ticket != nullptr && most >= kTokenTileStep && most <= S::kMost && most % kTokenTileStep == 0;
+  return args.ticket != nullptr && most >= S::kStep && most <= S::kMost && most % S::kStep == 0;
 }
 
 }  // namespace dbo::kernels::grouped_draw

@@ -15,7 +15,7 @@ namespace dbo::kernels::grouped_fp8 {
 namespace {
 
 using namespace grouped_draw;
-using S = Shape<kTokenTileRowsFp8, kTokenTileMostFp8, kScaleBlock, 5, 1024, kTokenScaleBox * 4>;
+using S = Shape<kTokenTileRowsFp8, kTokenTileMostFp8, kTokenTileStepFp8, kScaleBlock, 5, 1024, kTokenScaleBox * 4>;
 static_assert(kTokenTileRowsFp8 == kScaleBlock && S::kHalf == 64 && S::kScales % 16 == 0);
 
 // A thread of a warpgroup has two neighbours of each 8 tokens, so four threads' lists of scales serve all. 16 bytes
@@ -143,7 +143,7 @@ __device__ __forceinline__ void multiply_any(float (&sum)[S::kSums], const Ring<
                                              int steps, Turn& turn) {
   if constexpr (kN < S::kMost) {
     if (share.width > kN) {
-      multiply_any<kN + kTokenTileStep>(sum, ring, share, lane, steps, turn);
+      multiply_any<kN + S::kStep>(sum, ring, share, lane, steps, turn);
       return;
     }
   }
@@ -160,7 +160,7 @@ __device__ __forceinline__ void consume(const Fp8Params& p, const Ring<S>& ring)
   const std::uint32_t staging = ring.staging(group * 4 + warp);
   float sum[S::kSums];
   while (shares.next(share)) {
-    multiply_any<kTokenTileStep>(sum, ring, share, lane, steps, turn);
+    multiply_any<S::kStep>(sum, ring, share, lane, steps, turn);
     if (p.common.swiglu) {
       store<true>(sum, p.common, share, warp, staging, lane);
     } else {

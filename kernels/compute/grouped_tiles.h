@@ -14,10 +14,12 @@ namespace dbo::kernels {
 /// Rows of weights of a tile; a half tile has half of them.
 inline constexpr int kTokenTileRows = 256;     ///< bf16
 inline constexpr int kTokenTileRowsFp8 = 128;  ///< e4m3: the height of a block of weights with one scale
-/// Most tokens of a tile, and what its width is rounded up to.
+/// Most tokens of a tile, and what its width is rounded up to: of e4m3 two of the tensor cores' steps, since threads
+/// read the scales of so many tokens at once.
 inline constexpr int kTokenTileMost = 176;     ///< bf16
 inline constexpr int kTokenTileMostFp8 = 192;  ///< e4m3
-inline constexpr int kTokenTileStep = 16;
+inline constexpr int kTokenTileStep = 8;       ///< bf16
+inline constexpr int kTokenTileStepFp8 = 16;   ///< e4m3
 /// Scales of e4m3 tokens are copied from a multiple of this: the hardware takes a copy that begins at no multiple of 16
 /// bytes for an illegal instruction. A box holds those of a tile from any token on.
 inline constexpr int kTokenScaleStep = 4;
@@ -110,20 +112,26 @@ struct TokenTile {
   bool alone = false;  ///< it is the only part
 };
 
-/// An expert's tokens in parts of at most `most`, a multiple of the step: all are whole steps but the last, so that
-/// only that one is rounded up, and they differ by at most one step, the wider first.
+/// How an expert's tokens may be cut: parts of at most `most`, a multiple of `step`.
+struct TokenCut {
+  int most = 0, step = 0;
+};
+
+/// An expert's tokens in parts: all are whole steps but the last, so that only that one is rounded up, and they differ
+/// by at most one step, the wider first.
 struct TokenParts {
+  int step = 0;
   int steps = 0;
   int parts = 0;
 
-  DBO_TILES_FUNCTION TokenParts(int tokens, int most)
-      : steps(tiles_up(tokens, kTokenTileStep)), parts(tiles_up(steps, most / kTokenTileStep)) {}
+  DBO_TILES_FUNCTION TokenParts(int tokens, TokenCut cut)
+      : step(cut.step), steps(tiles_up(tokens, cut.step)), parts(tiles_up(steps, cut.most / cut.step)) {}
   /// Columns of the widest part as the kernel multiplies them.
-  DBO_TILES_FUNCTION int width() const { return parts > 0 ? tiles_up(steps, parts) * kTokenTileStep : 0; }
+  DBO_TILES_FUNCTION int width() const { return parts > 0 ? tiles_up(steps, parts) * step : 0; }
   /// First token of a part, of the expert's; of `parts`: at least their number.
   DBO_TILES_FUNCTION int begin(int part) const {
     const int wider = steps % parts;
-    return (part * (steps / parts) + (part < wider ? part : wider)) * kTokenTileStep;
+    return (part * (steps / parts) + (part < wider ? part : wider)) * step;
   }
 };
 
@@ -135,8 +143,8 @@ class TokenTiles {
   /// `offset` [experts + 1] first row of each expert; `order` [experts] experts by falling width of their parts;
   /// `start` [experts + 1] tiles of the experts before it in that order; `rows` of weights of a tile.
   DBO_TILES_FUNCTION TokenTiles(const std::int32_t* offset, const std::uint16_t* order, const std::int32_t* start,
-                                int experts, int n, int rows, int most, int blocks)
-      : offset_(offset), order_(order), start_(start), n_(n), rows_(rows), most_(most) {
+                                int experts, int n, int rows, TokenCut cut, int blocks)
+      : offset_(offset), order_(order), start_(start), n_(n), rows_(rows), cut_(cut) {
     const int whole = start[experts], last = whole % blocks;
     bool halve = last_round_is_small(last, blocks);
     if (last > 0 && !halve) {
@@ -148,8 +156,8 @@ class TokenTiles {
     count_ = halve ? whole + last : whole;
   }
 
-  static DBO_TILES_FUNCTION int count_of(int tokens, int n, int rows, int most) {
-    return TokenParts(tokens, most).parts * tiles_up(n, rows);
+  static DBO_TILES_FUNCTION int count_of(int tokens, int n, int rows, TokenCut cut) {
+    return TokenParts(tokens, cut).parts * tiles_up(n, rows);
   }
 
   DBO_TILES_FUNCTION int count() const { return count_; }
@@ -162,21 +170,21 @@ class TokenTiles {
     while (start_[at_ + 1] <= whole) ++at_;
     const int expert = order_[at_], local = whole - start_[at_];
     const int first = offset_[expert], tokens = offset_[expert + 1] - first;
-    const TokenParts cut(tokens, most_);
+    const TokenParts parts(tokens, cut_);
     const int row_tiles = tiles_up(n_, rows_);
     // Parts vary fastest inside a band, so that the blocks at work at one time form a near square: each weight tile
     // leaves HBM once, and the band of tokens stays in L2.
     const int band = local / (kBand * row_tiles), in_band = local - band * kBand * row_tiles;
-    const int band_parts = kBand < cut.parts - band * kBand ? kBand : cut.parts - band * kBand;
+    const int band_parts = kBand < parts.parts - band * kBand ? kBand : parts.parts - band * kBand;
     TokenTile tile;
     tile.part = band * kBand + in_band % band_parts;
-    const int begin = cut.begin(tile.part), end = cut.begin(tile.part + 1);
+    const int begin = parts.begin(tile.part), end = parts.begin(tile.part + 1);
     tile.token = first + begin;
     tile.tokens = (end < tokens ? end : tokens) - begin;
     tile.rows = half ? rows_ / 2 : rows_;
     tile.column = in_band / band_parts * rows_ + piece * tile.rows;
     tile.expert = expert;
-    tile.alone = cut.parts == 1;
+    tile.alone = parts.parts == 1;
     return tile;
   }
 
@@ -185,13 +193,14 @@ class TokenTiles {
 
   DBO_TILES_FUNCTION TokenParts parts_of(int at) const {
     const int expert = order_[at];
-    return TokenParts(offset_[expert + 1] - offset_[expert], most_);
+    return TokenParts(offset_[expert + 1] - offset_[expert], cut_);
   }
 
   const std::int32_t* offset_;
   const std::uint16_t* order_;
   const std::int32_t* start_;
-  int n_, rows_, most_;
+  int n_, rows_;
+  TokenCut cut_;
   int first_half_ = 0, count_ = 0;
   int at_ = 0;
 };

@@ -10,7 +10,7 @@ namespace dbo::kernels::grouped_tokens {
 namespace {
 
 using namespace grouped_draw;
-using S = Shape<kTokenTileRows, kTokenTileMost, 64, 4>;
+using S = Shape<kTokenTileRows, kTokenTileMost, kTokenTileStep, 64, 4>;
 using Sums = float[2][S::kSums];
 
 /// Writes a warp's part out: 32 columns of C of each token (16 after SwiGLU). The sums of 8-row block i of the warp's
@@ -66,13 +66,13 @@ __device__ __forceinline__ void multiply(Sums& d, const Ring<S>& ring, std::uint
   if (lane == 0) sm90::barrier_arrive(ring.empty(previous));
 }
 
-/// multiply<kN> for the first of kN, kN + 16, ... that holds `width` tokens.
+/// multiply<kN> for the first of kN, kN + 8, ... that holds `width` tokens.
 template <int kN>
 __device__ __forceinline__ void multiply_any(int width, Sums& d, const Ring<S>& ring, std::uint32_t weights,
                                              std::uint32_t tokens, int lane, int steps, Turn& turn) {
   if constexpr (kN < S::kMost) {
     if (width > kN) {
-      multiply_any<kN + kTokenTileStep>(width, d, ring, weights, tokens, lane, steps, turn);
+      multiply_any<kN + S::kStep>(width, d, ring, weights, tokens, lane, steps, turn);
       return;
     }
   }
@@ -89,8 +89,8 @@ __device__ __forceinline__ void consume(const Params& p, const Ring<S>& ring) {
   const std::uint32_t staging = ring.staging(group * 4 + warp);
   Sums d;
   while (shares.next(share)) {
-    multiply_any<kTokenTileStep>(share.width, d, ring, static_cast<std::uint32_t>(share.weight_row * kRowBytes),
-                                 static_cast<std::uint32_t>(share.token_row * kRowBytes), lane, steps, turn);
+    multiply_any<S::kStep>(share.width, d, ring, static_cast<std::uint32_t>(share.weight_row * kRowBytes),
+                           static_cast<std::uint32_t>(share.token_row * kRowBytes), lane, steps, turn);
     if (p.swiglu) {
       store<true>(d, p, share, warp, staging, lane);
     } else {

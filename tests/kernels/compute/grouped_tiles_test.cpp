@@ -16,22 +16,23 @@ namespace {
 struct Planned {
   std::vector<std::int32_t> offset{0}, start{0};
   std::vector<std::uint16_t> order;
-  int n, tile_rows, most, blocks;
+  int n, tile_rows, blocks;
+  TokenCut cut;
 
-  Planned(const std::vector<int>& rows, int columns, int most_tokens, int block_count, int weight_rows = kTokenTileRows)
-      : order(rows.size()), n(columns), tile_rows(weight_rows), most(most_tokens), blocks(block_count) {
+  Planned(const std::vector<int>& rows, int columns, TokenCut how, int block_count, int weight_rows = kTokenTileRows)
+      : order(rows.size()), n(columns), tile_rows(weight_rows), blocks(block_count), cut(how) {
     for (const int r : rows) offset.push_back(offset.back() + r);
     std::iota(order.begin(), order.end(), std::uint16_t{0});
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      const auto width = [&](int e) { return TokenParts(rows[static_cast<std::size_t>(e)], most).width(); };
+      const auto width = [&](int e) { return TokenParts(rows[static_cast<std::size_t>(e)], cut).width(); };
       return width(a) > width(b);
     });
     for (const int e : order) {
-      start.push_back(start.back() + TokenTiles::count_of(rows[static_cast<std::size_t>(e)], n, tile_rows, most));
+      start.push_back(start.back() + TokenTiles::count_of(rows[static_cast<std::size_t>(e)], n, tile_rows, cut));
     }
   }
   TokenTiles tiles() const {
-    return TokenTiles(offset.data(), order.data(), start.data(), static_cast<int>(order.size()), n, tile_rows, most,
+    return TokenTiles(offset.data(), order.data(), start.data(), static_cast<int>(order.size()), n, tile_rows, cut,
                       blocks);
   }
 };
@@ -63,10 +64,10 @@ const std::vector<std::vector<int>> kRows = {{128},
 TEST_CASE("grouped tiles: every row of every expert meets every column exactly once, whatever the blocks") {
   for (const std::vector<int>& rows : kRows) {
     for (const int n : {8, 128, 136, 256, 264, 1408}) {
-      for (const int most : {64, 128, 192}) {
+      for (const TokenCut cut : {TokenCut{64, 16}, {128, 8}, {136, 8}, {192, 16}}) {
         for (const int weight_rows : {kTokenTileRows, kTokenTileRowsFp8}) {
           for (const int blocks : {1, 3, 64, 132}) {
-            const Planned plan(rows, n, most, blocks, weight_rows);
+            const Planned plan(rows, n, cut, blocks, weight_rows);
             TokenTiles tiles = plan.tiles();
             // Columns in pieces of half a tile, the finest that tiles are cut to.
             const int half = weight_rows / 2, pieces = tiles_up(n, half);
@@ -77,10 +78,10 @@ TEST_CASE("grouped tiles: every row of every expert meets every column exactly o
             for (int i = 0; i < tiles.count(); ++i) {
               const TokenTile t = tiles.find(i);
               REQUIRE(t.tokens > 0);
-              REQUIRE(t.tokens <= most);
+              REQUIRE(t.tokens <= cut.most);
               REQUIRE(t.token >= plan.offset[static_cast<std::size_t>(t.expert)]);
               REQUIRE(t.token + t.tokens <= plan.offset[static_cast<std::size_t>(t.expert) + 1]);
-              const int width = TokenParts(rows[static_cast<std::size_t>(t.expert)], most).width();
+              const int width = TokenParts(rows[static_cast<std::size_t>(t.expert)], cut).width();
               REQUIRE(width <= previous);  // wide first
               previous = width;
               for (int row = t.token; row < t.token + t.tokens; ++row) {
@@ -92,7 +93,8 @@ TEST_CASE("grouped tiles: every row of every expert meets every column exactly o
             bool once = true;
             for (const auto& row : seen)
               once = once && std::all_of(row.begin(), row.end(), [](int s) { return s == 1; });
-            CHECK_MESSAGE(once, "experts " << rows.size() << ", n " << n << ", most " << most << ", blocks " << blocks);
+            CHECK_MESSAGE(once,
+                          "experts " << rows.size() << ", n " << n << ", most " << cut.most << ", blocks " << blocks);
           }
         }
       }
@@ -166,46 +168,54 @@ TEST_CASE("grouped column tiles: a last round of at most half the blocks is cut 
 
 TEST_CASE("grouped tiles: a last round of at most half the blocks is cut in two, a fuller one is not") {
   // 8 experts of 256 tokens in two parts, 28 tiles of columns: 448 = 3 x 132 + 52.
-  const Planned cut(std::vector<int>(8, 256), 7168, 192, 132);
+  const Planned cut(std::vector<int>(8, 256), 7168, {192, 8}, 132);
   TokenTiles tiles = cut.tiles();
   CHECK(tiles.count() == 3 * 132 + 2 * 52);
   CHECK(tiles.find(395).rows == kTokenTileRows);
   CHECK(tiles.find(396).rows == kTokenTileRows / 2);
   // 8 x 2 x 16 = 256 = 132 + 124.
-  CHECK(Planned(std::vector<int>(8, 256), 4096, 192, 132).tiles().count() == 256);
+  CHECK(Planned(std::vector<int>(8, 256), 4096, {192, 8}, 132).tiles().count() == 256);
   // 128 tiles on 64 blocks: nothing is left over.
-  CHECK(Planned(std::vector<int>(8, 192), 4096, 192, 64).tiles().count() == 128);
+  CHECK(Planned(std::vector<int>(8, 192), 4096, {192, 8}, 64).tiles().count() == 128);
 }
 
 TEST_CASE("grouped tiles: where narrow tiles end a launch that began with wide ones, they are halved") {
   // 8 experts, 1 / 1 to 1 / 8 of 753: 13 parts of 16 tiles are 208 = 132 + 76, the widest 192, the last 128 and less.
-  const Planned plan({753, 376, 251, 188, 150, 125, 107, 94}, 4096, 192, 132);
+  const Planned plan({753, 376, 251, 188, 150, 125, 107, 94}, 4096, {192, 8}, 132);
   CHECK(plan.tiles().count() == 208 + 76);
 }
 
 TEST_CASE("grouped tiles: parts of an expert are even, and only the last is rounded up") {
-  // 257 tokens are 17 steps of 16: 9 and 8 of them, the second with one token in its last step.
-  const TokenParts two(257, 192);
+  // 257 tokens are 33 steps of 8: 17 and 16 of them, the second with one token in its last step.
+  const TokenParts two(257, {176, 8});
   CHECK(two.parts == 2);
-  CHECK(two.width() == 144);
-  CHECK(two.begin(1) == 144);
-  CHECK(two.begin(2) == 272);
-  // 500 are 32 steps, in three parts 11, 11 and 10.
-  const TokenParts three(500, 192);
+  CHECK(two.width() == 136);
+  CHECK(two.begin(1) == 136);
+  CHECK(two.begin(2) == 264);
+  // In steps of 16 they are 17: 9 and 8.
+  CHECK(TokenParts(257, {192, 16}).width() == 144);
+  CHECK(TokenParts(257, {192, 16}).begin(2) == 272);
+  // 500 are 63 steps of 8, in three parts of 21; 32 of 16, in 11, 11 and 10.
+  const TokenParts three(500, {176, 8});
   CHECK(three.parts == 3);
-  CHECK(three.begin(1) == 176);
-  CHECK(three.begin(2) == 352);
-  CHECK(TokenParts(0, 192).width() == 0);
-  CHECK(TokenParts(192, 192).parts == 1);
-  CHECK(TokenParts(193, 192).width() == 112);
-  for (int tokens = 1; tokens < 1000; ++tokens) {
-    const TokenParts cut(tokens, 176);
-    CHECK(cut.begin(cut.parts) == tiles_up(tokens, kTokenTileStep) * kTokenTileStep);
-    for (int part = 0; part < cut.parts; ++part) {
-      const int width = cut.begin(part + 1) - cut.begin(part);
-      CHECK(width <= cut.width());
-      CHECK(width >= cut.width() - kTokenTileStep);
-      CHECK(cut.begin(part) < tokens);
+  CHECK(three.begin(1) == 168);
+  CHECK(three.begin(2) == 336);
+  CHECK(TokenParts(500, {192, 16}).begin(1) == 176);
+  CHECK(TokenParts(500, {192, 16}).begin(2) == 352);
+  CHECK(TokenParts(0, {176, 8}).width() == 0);
+  CHECK(TokenParts(176, {176, 8}).parts == 1);
+  CHECK(TokenParts(177, {176, 8}).width() == 96);
+  for (const TokenCut how : {TokenCut{176, 8}, {136, 8}, {192, 16}}) {
+    for (int tokens = 1; tokens < 1000; ++tokens) {
+      const TokenParts cut(tokens, how);
+      CHECK(cut.width() <= how.most);
+      CHECK(cut.begin(cut.parts) == tiles_up(tokens, how.step) * how.step);
+      for (int part = 0; part < cut.parts; ++part) {
+        const int width = cut.begin(part + 1) - cut.begin(part);
+        CHECK(width <= cut.width());
+        CHECK(width >= cut.width() - how.step);
+        CHECK(cut.begin(part) < tokens);
+      }
     }
   }
 }
