@@ -264,7 +264,7 @@ void tile_table(Session& session, const kernels::TensorMapEncoder& encoder, cons
     table.row({std::string(variant.name) + ": no rows, one step", number(none, 0), "", "", number(one, 0), "",
                number(mhz, 0)});
   }
-  for (const int width : {0, 64, 96, 112, 128, 144, 160, 176}) {
+  for (const int width : {0, 64, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 176}) {
     const int tokens = width == 0 ? 128 : width;
     const Variant variant = width == 0 ? kVariants[0] : Variant{"", GroupedTile::Tokens, {width}};
     double mhz = 0;
