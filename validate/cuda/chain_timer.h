@@ -67,15 +67,15 @@ class ChainTimer {
   /// medians over passes and replays. Events take time of their own.
   std::vector<Timing> links(const std::vector<Enqueue>& links, int passes, const Enqueue& lead, const RepeatRule& rule);
 
-  /// Two lanes at once, forked together: `rounds` of all of `compute` beside `passes` of `comm`. The clock is that of
-  /// the first `least_us` of computation; when it ends the GPU clocks higher.
+  /// Two lanes at once, forked together: `rounds` of all of `compute` beside `passes` of `comm`, one of which runs
+  /// ahead. The clock is that of both together: where communication is alone before and behind, it is `alone_mhz`.
   struct Beside {
     std::vector<Timing> compute;  ///< of each, from event to event
     std::vector<Timing> comm;     ///< from event to event, of those that ran while computation did
     bool covered = false;         ///< whether communication lasted at least as long
   };
   Beside beside(const std::vector<Enqueue>& compute, int rounds, const std::vector<Enqueue>& comm, int passes,
-                double least_us, const RepeatRule& rule);
+                double alone_mhz, const RepeatRule& rule);
 
  private:
   runtime::Graph record(const std::function<void()>& enqueue);
@@ -89,12 +89,11 @@ class ChainTimer {
 
   runtime::HostGroup& group_;
   std::vector<cudaStream_t> sides_;
-  runtime::Stream stream_, other_, watch_;
+  runtime::Stream stream_, other_;
   runtime::Event fork_, join_;
   std::vector<runtime::Event> side_joins_;
   ClockMeter clock_;
-  double mhz_ = 0;                 ///< of the last replays
-  runtime::DeviceBuffer watched_;  ///< cycles and nanoseconds of one warp beside other kernels
+  double mhz_ = 0;  ///< of the last replays
   std::vector<runtime::Event> events_;
 };
 

@@ -365,6 +365,7 @@ class SettingTimer {
     add("C", apart[1], "");
     pass_us_ = both + 2 * gap_us_;
     comm_events_us_ = events_us_;
+    comm_mhz_ = apart[0].mhz;
   }
 
   /// Sends and receives: back to back, so that receives wait for the wire, and with a hold before each receive, so that
@@ -389,6 +390,7 @@ class SettingTimer {
       add(op_name(kind), of_kind(kind, order, apart), "");
     pass_us_ = sum + 4 * gap_us_;
     comm_events_us_ = events_us_;
+    comm_mhz_ = waiting[0].mhz;
   }
 
   /// A step's launches in host order, a hold before each receive.
@@ -447,7 +449,7 @@ class SettingTimer {
         std::clamp(static_cast<int>(std::ceil(2.2 * rounds * once_us / std::max(pass_us_, 1.0))) + 2, 6, kMostPasses));
     RepeatRule rule = rule_;
     if (layers) rule.busy_us = kBusyUs;
-    ChainTimer::Beside both = timer_->beside(order.links, rounds, pass, passes, rounds * once_us, rule);
+    ChainTimer::Beside both = timer_->beside(order.links, rounds, pass, passes, comm_mhz_, rule);
     std::string company;
     for (const OpKind kind : {OpKind::A0, OpKind::A1, OpKind::S, OpKind::MLP}) {
       if (std::find(order.kinds.begin(), order.kinds.end(), kind) == order.kinds.end()) continue;
@@ -553,6 +555,7 @@ class SettingTimer {
   double gap_us_;
   std::unique_ptr<runtime::MoeTable> table_;
   std::unique_ptr<ChainTimer> timer_;
+  double comm_mhz_ = 0;  ///< while nothing but exchanges runs
   double pass_us_ = 0, events_us_ = 0, comm_events_us_ = 0, step_events_us_ = 0;
   double layer_us_ = 0, shared_us_ = 0;  ///< in a step: computation of one layer with experts; its shared experts
   std::vector<ProfilePoint> points_;
