@@ -65,7 +65,7 @@ void read_transport(const std::optional<JsonRef>& ref, const ScheduleTraits& sch
   if (ref) overlap.transport = *find_transport(transport_names()[ref->one_of(transport_names(), "transport")]);
   const TransportInfo& transport = transport_info(overlap.transport);
   if (schedule.schedule_class == TransportClass::Both) {
-    overlap.low_latency = transport.transport_class != TransportClass::HighThroughput;
+    overlap.low_latency = !serves(transport, TransportClass::HighThroughput);
     return;
   }
   overlap.low_latency = schedule.schedule_class == TransportClass::LowLatency;

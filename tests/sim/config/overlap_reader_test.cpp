@@ -45,6 +45,8 @@ TEST_CASE("overlap: the schedule gives transport, class and coordination") {
     CHECK(overlap.coordination == row.coordination);
   }
   CHECK(overlap_of(R"({"schedule": "sequential", "transport": "lsa-ll"})").low_latency);
+  // Un-split over a transport of both classes: as the schedule makes its plan, one op.
+  CHECK(overlap_of(R"({"schedule": "sequential", "transport": "copy-engine"})").low_latency == false);
   CHECK(overlap_of(R"({"schedule": "vllm-ht", "transport": "copy-engine"})").low_latency == false);
   CHECK(overlap_of(R"({"schedule": "vllm-ll", "transport": "copy-engine"})").low_latency);
 }
