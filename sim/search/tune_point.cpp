@@ -93,6 +93,9 @@ Config TuneEvaluator::settings_of(const TunePoint& point) const {
   // An un-split batch under fixed costs takes as long as the ubatches it is not split into.
   o.ubatches = point.split() ? point.ubatches : std::max(2, base_.overlap.ubatches);
   o.comm_sms = point.comm_sms;
+  // Un-split kernels have the blocks they were created with; a config has to ask for some where none would be none.
+  if (!point.split() && transport_info(point.transport).sms_as_asked)
+    o.comm_sms = std::min(o.comm_sms_created, c.cluster.gpu.sms - 1);
   o.sm_control = point.sm_control;
   // Whether splitting pays is the question, so nothing is too small to be split.
   o.decode_token_threshold = o.prefill_token_threshold = o.ubatches;

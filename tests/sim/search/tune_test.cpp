@@ -120,6 +120,25 @@ TEST_CASE("tune_point: a point is what predict says of its config, whatever was 
   }
 }
 
+TEST_CASE("tune_point: the config that is written for a point gives its step when it is read back") {
+  TuneLists lists = small_lists();
+  lists.tokens = {256};
+  lists.transports = {Transport::Ll, Transport::Ht, Transport::LsaLl, Transport::LsaHt, Transport::CopyEngine};
+  const Config config = config_of(kDecode);
+  const TuneGrid grid = make_tune_grid(config, lists);
+  TuneEvaluator evaluator(config);
+  for (const TunePoint& point : grid.points) {
+    CAPTURE(point.schedule);
+    CAPTURE(transport_info(point.transport).name);
+    CAPTURE(point.comm_sms);
+    const Json written = config_to_json(evaluator.config_of(point));
+    const Config read = config_from_json(JsonRef(wrap_json(written, "best.json")));
+    StepOptions options;
+    options.details = false;
+    CHECK(predict(read, read.workload.steps.front(), options).result.step_ns == evaluator.evaluate(point).step_ns);
+  }
+}
+
 TEST_CASE("tune_point: the order of evaluation does not matter") {
   const Config config = config_of(kDecode);
   const TuneGrid grid = make_tune_grid(config, small_lists());
