@@ -257,3 +257,38 @@ TEST_CASE("sharing: speed on fewer SMs is a staircase of waves, or what memory l
   CHECK(static_cast<double>(kFullSpeed) / static_cast<double>(sm_speed(share, 15, machine)) ==
         doctest::Approx(1000.0 / 495).epsilon(1e-4));
 }
+
+TEST_CASE("sharing: however many ask, they take no more than there is, and only a full resource slows them") {
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+    CAPTURE(seed);
+    fakes::Draw draw(seed);
+    const int count = 1 + static_cast<int>(draw.below(7));
+    std::vector<Share> shares(static_cast<std::size_t>(count));
+    std::vector<Runner> runners(static_cast<std::size_t>(count));
+    const auto ask = [&] { return draw.one_in(3) ? 0 : static_cast<std::int32_t>(draw.below(kFullSpeed + 1)); };
+    for (std::size_t i = 0; i < runners.size(); ++i) {
+      shares[i].hbm = ask();
+      shares[i].link = ask();
+      shares[i].nic = ask();
+      runners[i].share = &shares[i];
+      if (draw.one_in(4)) runners[i].sm_speed = 1 + draw.below(kFullSpeed);
+    }
+    const std::int64_t moving = draw.one_in(2) ? draw.below(kFullSpeed) : 0;
+    share_out(runners.data(), count, moving);
+    std::int64_t asked[3] = {moving, 0, 0}, taken[3] = {moving, 0, 0};
+    constexpr std::int32_t Share::*kAll[] = {&Share::hbm, &Share::link, &Share::nic};
+    for (const Runner& r : runners)
+      for (int k = 0; k < 3; ++k) {
+        asked[k] += r.share->*kAll[k];
+        taken[k] += (r.share->*kAll[k] * r.speed) >> kSpeedBits;
+      }
+    for (int k = 0; k < 3; ++k) CHECK(taken[k] <= kFullSpeed);
+    for (const Runner& r : runners) {
+      CHECK(r.speed <= r.sm_speed);
+      if (r.limit == Limit::None) CHECK(r.speed == r.sm_speed);
+      if (r.limit == Limit::Hbm) CHECK(asked[0] > kFullSpeed);
+      if (r.limit == Limit::Link) CHECK(asked[1] > kFullSpeed);
+      if (r.limit == Limit::Nic) CHECK(asked[2] > kFullSpeed);
+    }
+  }
+}
