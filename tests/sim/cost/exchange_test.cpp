@@ -97,6 +97,28 @@ TEST_CASE("exchange: a faster NIC never takes longer, for any transport") {
   }
 }
 
+TEST_CASE("exchange: a byte on the wire is several in memory, by how the transport moves it") {
+  // DeepEP's ring: source read, incoming write, ring read, output write. Stored straight into place: the first two. A
+  // low-latency call: those two for its send's and wire's bytes, and what its receive reads and writes again.
+  for (const int ranks : {8, 32}) {
+    CAPTURE(ranks);
+    const auto wire_bytes = [&](Transport transport) {
+      const PortBytes bytes = port_bytes(routed(ranks, 256).ranks[0], transport, 7392, 7, ranks - 8);
+      return bytes.near + bytes.far;
+    };
+    CHECK(time_of(Transport::Ht, ranks, 256, 20).whole_hbm_bytes == doctest::Approx(4 * wire_bytes(Transport::Ht)));
+    CHECK(time_of(Transport::LsaHt, ranks, 256, 20).whole_hbm_bytes ==
+          doctest::Approx(2 * wire_bytes(Transport::LsaHt)));
+    const ExchangeTime ll = time_of(Transport::Ll, ranks, 256, 132);
+    CHECK(ll.send_hbm_bytes == doctest::Approx(wire_bytes(Transport::Ll)));
+    // Of 8 copies a token each is read from its slot and written into place, the rank's own too.
+    CHECK(ll.recv_hbm_bytes == doctest::Approx(2 * 256 * 8 * 7392.0));
+    // Copies are read and written on the way, and packed and unpacked besides.
+    const ExchangeTime copies = time_of(Transport::CopyEngine, ranks, 256, 132);
+    CHECK(copies.wire_hbm_bytes == doctest::Approx(2 * wire_bytes(Transport::CopyEngine)));
+  }
+}
+
 TEST_CASE("exchange: in a mesh, two GPUs have one link between them") {
   const auto two = [](std::string_view name) {
     const GpuSpec gpu = gpu_preset(name);
