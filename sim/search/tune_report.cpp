@@ -251,22 +251,36 @@ class Reporter {
     return gain;
   }
 
+  /// Where memory ends between two usual batches, the largest that fits split and un-split, in steps of `unit`.
+  void add_largest(Crossover& out, std::int64_t unit, std::int64_t too_many) {
+    const std::int64_t last = out.gains.back().tokens / unit;
+    std::int64_t fits = last, over = too_many / unit;
+    while (over - fits > 1) {
+      const std::int64_t middle = fits + (over - fits) / 2;
+      (gain_at(out.setting, out.phase, middle * unit).both() ? fits : over) = middle;
+    }
+    if (fits > last) out.gains.push_back(gain_at(out.setting, out.phase, fits * unit));
+  }
+
   /// On the same server, DBO on against off. Between the last batch that loses and the first from which all win, the
   /// least batch that wins is found by halving.
   Crossover crossover(const TunePoint& setting, Phase phase) {
     Crossover out;
     out.phase = phase;
     out.setting = setting;
+    const std::int64_t unit = phase == Phase::Decode ? config_.workload.uniform->query_tokens : 1;
+    std::int64_t too_many = 0;
     for (const std::int64_t tokens : usual_tokens(config_, phase)) {
       const Gain gain = gain_at(setting, phase, tokens);
       if (gain.unsplit_ns > 0) out.gains.push_back(gain);
+      if (gain.unsplit_ns == 0 && too_many == 0) too_many = tokens;
     }
+    if (too_many > 0 && !out.gains.empty()) add_largest(out, unit, too_many);
     const auto pays = [](const Gain& g) { return g.both() && g.split_ns < g.unsplit_ns; };
     std::size_t first = out.gains.size();
     while (first > 0 && pays(out.gains[first - 1])) --first;
     if (first == out.gains.size()) return out;
     out.tokens = out.gains[first].tokens;
-    const std::int64_t unit = phase == Phase::Decode ? config_.workload.uniform->query_tokens : 1;
     std::int64_t loses = first > 0 ? out.gains[first - 1].tokens / unit : 0, wins = *out.tokens / unit;
     if (first == 0) {
       // A batch has a token for each ubatch.

@@ -278,6 +278,46 @@ TEST_CASE("tune_report: the crossover is the least batch from which splitting pa
   CHECK(bisected > 0);
 }
 
+TEST_CASE("tune_report: a batch between the usual ones that memory just holds is looked at too") {
+  const Config config = config_from_json(JsonRef(json_document(R"({
+    "model": "deepseek-v3", "cluster": {"gpu": "h200-sxm", "gpus_per_node": 8, "nodes": 4},
+    "parallel": {"data": 32, "expert": 32},
+    "workload": {"phase": "decode", "tokens_per_rank": 128, "context_tokens": 8000},
+    "overlap": {"schedule": "vllm-ll"}, "execution": {"mode": "graph"}})",
+                                                               "test.json")));
+  const TuneGrid grid = make_tune_grid(config, small_lists());
+  const TuneReport report = make_tune_report(config, grid, evaluate(config, grid), {});
+  TuneEvaluator evaluator(config);
+  int looked = 0;
+  for (const Advice& advice : report.advice) {
+    for (const Crossover& c : advice.crossovers) {
+      if (c.phase != Phase::Decode) continue;
+      ++looked;
+      const auto fits = [&](std::int64_t tokens) {
+        TunePoint on = c.setting;
+        on.phase = c.phase;
+        on.tokens = tokens;
+        TunePoint off = on;
+        off.schedule = "sequential";
+        off.ubatches = 1;
+        off.comm_sms = 0;
+        off.sm_control = SmControl::Limit;
+        return evaluator.evaluate(on).status == TuneStatus::Ok && evaluator.evaluate(off).status == TuneStatus::Ok;
+      };
+      REQUIRE(!c.gains.empty());
+      const std::int64_t most = c.gains.back().tokens;
+      CHECK(most > 128);
+      CHECK(most < 192);  // the next usual batch
+      CHECK(fits(most));
+      CHECK(!fits(most + 1));
+      // From there on alone it pays.
+      REQUIRE(c.tokens);
+      CHECK(*c.tokens > 128);
+    }
+  }
+  CHECK(looked > 0);
+}
+
 TEST_CASE("tune_report: how sure is a range around the gain, and stated costs are taken as they are") {
   const Config config = config_of(kDecode);
   const TuneGrid grid = make_tune_grid(config, small_lists());
