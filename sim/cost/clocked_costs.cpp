@@ -32,7 +32,7 @@ Ns ClockedCost::time_at(double mhz) const {
 Ns ClockedCost::beside_at(double mhz, Ns time_then) const {
   if (!in_company) return time > Ns{0} ? to_ns(count(beside) * count(time_then) / count(time)) : beside;
   // What company costs, at one clock.
-  if (mhz > 0 && curve.known() && company.mhz > 0)
+  if (mhz > 0 && curve.known() && company.mhz > 0 && curve.at(company.mhz) > 0)
     return to_ns(company.ns * (count(time_then) / curve.at(company.mhz)));
   return to_ns(company.ns);
 }

@@ -280,6 +280,14 @@ TEST_CASE("profile: without clocks that lead to one, computation is priced as me
   }
 }
 
+TEST_CASE("profile: an op too short to measure alone still costs what it does in company") {
+  ClockedCost cost;
+  cost.curve = {{0, 1500}, {0, 1800}};
+  cost.in_company = true;
+  cost.company = {3000, 1700};
+  CHECK(cost.beside_at(1600, Ns{0}) == Ns{3000});
+}
+
 TEST_CASE("profile: the more a GPU waits, the less its computation takes, and a higher clock never costs time") {
   const auto at = [](std::string_view op, double us, int mhz, int duty) {
     ProfilePoint p = point(op, 64, 1000, us);
