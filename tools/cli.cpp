@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -81,8 +83,10 @@ void check_names(const ProgramSpec& program, int argc, char** argv) {
 
 /// A full disk or a closed pipe must not look like success.
 void check_output() {
-  if (!std::cout.flush() || std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-    throw InputError("standard output", "", "cannot write");
+  errno = 0;
+  if (std::cout.flush() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  const std::string why = errno != 0 ? std::string(": ") + std::strerror(errno) : "";
+  throw InputError("standard output", "", "cannot write" + why);
 }
 
 int parse_and_run(const ProgramSpec& program, int argc, char** argv) {
