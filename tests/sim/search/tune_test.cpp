@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "sim/base/error.h"
 #include "sim/base/json_reader.h"
@@ -29,6 +30,19 @@ std::vector<TuneResult> evaluate(const Config& config, const TuneGrid& grid) {
   std::vector<TuneResult> results;
   for (const TunePoint& point : grid.points) results.push_back(evaluator.evaluate(point));
   return results;
+}
+
+/// The setting of a crossover at a batch, and the same server with splitting off.
+std::pair<TunePoint, TunePoint> on_and_off(const Crossover& c, std::int64_t tokens) {
+  TunePoint on = c.setting;
+  on.phase = c.phase;
+  on.tokens = tokens;
+  TunePoint off = on;
+  off.schedule = "sequential";
+  off.ubatches = 1;
+  off.comm_sms = 0;
+  off.sm_control = SmControl::Limit;
+  return {on, off};
 }
 
 TuneLists small_lists() {
@@ -261,14 +275,7 @@ TEST_CASE("tune_report: the crossover is the least batch from which splitting pa
       ++bisected;
       TuneEvaluator evaluator(config);
       const auto pays = [&](std::int64_t tokens) {
-        TunePoint on = c.setting;
-        on.phase = c.phase;
-        on.tokens = tokens;
-        TunePoint off = on;
-        off.schedule = "sequential";
-        off.ubatches = 1;
-        off.comm_sms = 0;
-        off.sm_control = SmControl::Limit;
+        const auto [on, off] = on_and_off(c, tokens);
         return evaluator.evaluate(on).step_ns < evaluator.evaluate(off).step_ns;
       };
       CHECK(pays(*c.tokens));
@@ -294,14 +301,7 @@ TEST_CASE("tune_report: a batch between the usual ones that memory just holds is
       if (c.phase != Phase::Decode) continue;
       ++looked;
       const auto fits = [&](std::int64_t tokens) {
-        TunePoint on = c.setting;
-        on.phase = c.phase;
-        on.tokens = tokens;
-        TunePoint off = on;
-        off.schedule = "sequential";
-        off.ubatches = 1;
-        off.comm_sms = 0;
-        off.sm_control = SmControl::Limit;
+        const auto [on, off] = on_and_off(c, tokens);
         return evaluator.evaluate(on).status == TuneStatus::Ok && evaluator.evaluate(off).status == TuneStatus::Ok;
       };
       REQUIRE(!c.gains.empty());
