@@ -51,6 +51,14 @@ ProfilePoint point(std::string_view op, std::int64_t tokens, std::int64_t contex
   return p;
 }
 
+/// At context 1000, with a clock.
+ProfilePoint clocked(std::string_view op, std::int64_t tokens, double us, int mhz, int duty) {
+  ProfilePoint p = point(op, tokens, 1000, us);
+  p.sm_mhz = mhz;
+  p.duty = duty;
+  return p;
+}
+
 Profile profile(std::vector<ProfilePoint> points) {
   Profile out;
   out.file = "p.json";
@@ -182,17 +190,11 @@ TEST_CASE("profile: costs priced once and set to one clock after another are tho
 }
 
 TEST_CASE("profile: points whose clock is not known say nothing of clocks") {
-  const auto at = [](std::string_view op, std::int64_t tokens, double us, int mhz, int duty) {
-    ProfilePoint p = point(op, tokens, 1000, us);
-    p.sm_mhz = mhz;
-    p.duty = duty;
-    return p;
-  };
   const Plan plan = decode_plan(128, 1000);  // two ubatches of 64 tokens
   // A0's clock at 64 tokens was not seen: at 32 and 128 it was 1400 and 1750 MHz. A1 took the same cycles at both.
-  std::vector<ProfilePoint> points = {at("A0", 32, 20, 1400, 100),  at("A0", 64, 20, 0, 100),
-                                      at("A0", 128, 20, 1400, 100), at("A0", 64, 19, 1750, 67),
-                                      at("A1", 64, 100, 1400, 100), at("A1", 64, 80, 1750, 67)};
+  std::vector<ProfilePoint> points = {clocked("A0", 32, 20, 1400, 100),  clocked("A0", 64, 20, 0, 100),
+                                      clocked("A0", 128, 20, 1400, 100), clocked("A0", 64, 19, 1750, 67),
+                                      clocked("A1", 64, 100, 1400, 100), clocked("A1", 64, 80, 1750, 67)};
   const CostTable some = profile_costs(plan, profile(points), machine(), nullptr, {0.835, 0});
   CHECK(some.sm_mhz == 1575);
   CHECK(cost_of(plan, some, "A1").time == Ns{88'889});
@@ -204,15 +206,9 @@ TEST_CASE("profile: points whose clock is not known say nothing of clocks") {
 }
 
 TEST_CASE("profile: points with pauses that say nothing of the clock are not used, and a warning names the place") {
-  const auto at = [](std::string_view op, std::int64_t tokens, double us, int mhz, int duty) {
-    ProfilePoint p = point(op, tokens, 1000, us);
-    p.sm_mhz = mhz;
-    p.duty = duty;
-    return p;
-  };
   const Plan plan = decode_plan(128, 1000);  // two ubatches of 64 tokens
-  const std::vector<ProfilePoint> good = {at("A0", 64, 20, 1400, 100), at("A0", 64, 19, 1750, 67),
-                                          at("A1", 64, 100, 1400, 100), at("A1", 64, 80, 1750, 67)};
+  const std::vector<ProfilePoint> good = {clocked("A0", 64, 20, 1400, 100), clocked("A0", 64, 19, 1750, 67),
+                                          clocked("A1", 64, 100, 1400, 100), clocked("A1", 64, 80, 1750, 67)};
   const auto kept = [&](std::vector<ProfilePoint> more) {
     more.insert(more.begin(), good.begin(), good.end());
     Profile p = profile(std::move(more));
@@ -225,7 +221,7 @@ TEST_CASE("profile: points with pauses that say nothing of the clock are not use
   CHECK(kept({}).warnings.empty());
   CHECK(a1_at_half(kept({})) == Ns{88'889});
   // A stray point at another duty, even a lower one.
-  const Profile stray = kept({at("S", 64, 50, 1900, 30), at("EMB", 64, 3, 1900, 30)});
+  const Profile stray = kept({clocked("S", 64, 50, 1900, 30), clocked("EMB", 64, 3, 1900, 30)});
   CHECK(stray.points.size() == 4);
   CHECK(relaxed_duty(stray) == 67);
   CHECK(a1_at_half(stray) == Ns{88'889});
@@ -236,18 +232,18 @@ TEST_CASE("profile: points with pauses that say nothing of the clock are not use
   const std::vector<std::string> said = profile_costs(plan, stray, machine()).assumptions;
   CHECK(std::count(said.begin(), said.end(), stray.warnings[0] + ".") == 1);
   // Slower with pauses than without, and clocked lower: neither is an effect of the clock.
-  const Profile slow = kept({at("S", 64, 50, 1400, 100), at("S", 64, 60, 1750, 67)});
+  const Profile slow = kept({clocked("S", 64, 50, 1400, 100), clocked("S", 64, 60, 1750, 67)});
   REQUIRE(slow.warnings.size() == 1);
   CHECK(slow.warnings[0] ==
         "p.json: /points/5/median_us: 60, and without pauses it took less, 50 us; this point with pauses (\"duty\") "
         "cannot be used");
   for (const double mhz : {1400.0, 1750.0})
     CHECK(cost_of(plan, profile_costs(plan, slow, machine(), nullptr, {1, mhz}), "S").time == Ns{50'000});
-  const Profile low = kept({at("S", 64, 50, 1400, 100), at("S", 64, 50, 1300, 67)});
+  const Profile low = kept({clocked("S", 64, 50, 1400, 100), clocked("S", 64, 50, 1300, 67)});
   REQUIRE(low.warnings.size() == 1);
   CHECK(low.warnings[0].find("p.json: /points/5/sm_mhz: 1300, and without pauses the clock was higher, 1400 MHz") == 0);
   // What varies by more than a clock changes: the shortest kernels.
-  CHECK(kept({at("EMB", 64, 1, 1400, 100), at("EMB", 64, 1.6, 1750, 67)}).warnings.empty());
+  CHECK(kept({clocked("EMB", 64, 1, 1400, 100), clocked("EMB", 64, 1.6, 1750, 67)}).warnings.empty());
 }
 
 TEST_CASE("profile: without clocks that lead to one, computation is priced as measured without pauses, and says so") {
@@ -289,17 +285,11 @@ TEST_CASE("profile: an op too short to measure alone still costs what it does in
 }
 
 TEST_CASE("profile: the more a GPU waits, the less its computation takes, and a higher clock never costs time") {
-  const auto at = [](std::string_view op, double us, int mhz, int duty) {
-    ProfilePoint p = point(op, 64, 1000, us);
-    p.sm_mhz = mhz;
-    p.duty = duty;
-    return p;
-  };
   const Plan plan = decode_plan(128, 1000);
   // Of the pairs one got slower with pauses (noise), and one sped up more than its clock did.
   for (const auto& [dense_us, relaxed_us] : {std::pair{100.0, 90.0}, {100.0, 101.0}, {100.0, 60.0}}) {
-    const Profile measured = profile({at("A0", 20, 1450, 100), at("A0", 20, 1800, 67), at("A1", dense_us, 1450, 100),
-                                      at("A1", relaxed_us, 1800, 67)});
+    const Profile measured = profile({clocked("A0", 64, 20, 1450, 100), clocked("A0", 64, 20, 1800, 67),
+                                      clocked("A1", 64, dense_us, 1450, 100), clocked("A1", 64, relaxed_us, 1800, 67)});
     Ns before{INT64_MAX};
     for (double mhz = 1200; mhz <= 1980; mhz += 20) {
       const Ns now = cost_of(plan, profile_costs(plan, measured, machine(), nullptr, {1, mhz}), "A1").time;
