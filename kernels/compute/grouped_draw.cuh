@@ -197,7 +197,7 @@ __device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p
       }
       first = false;
     }
-    // Asked for now, needed after this tile's copies.
+    // The draw takes as long as some copies: it is under way while this tile's are issued.
     const int next = atomicAdd(p.ticket, 1) + static_cast<int>(gridDim.x);
     if (next >= tiles.count()) sm90::let_next_kernel_begin();
     for (; k < steps; ++k) {
