@@ -120,7 +120,7 @@ ProgramSpec make_program() {
        "dbo-gpu validate config.json --profile h200.profile.json --out out",
        {{"CONFIG", "config", &validate.config, false, {}, {}},
         {"--suite",
-         "a list of configs instead (a file, or default or ep8); goes on where it stopped",
+         "a list of configs instead (a file, or default, held-out, ep8); goes on where it stopped",
          &validate.suite,
          false,
          {},

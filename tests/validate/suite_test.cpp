@@ -100,7 +100,7 @@ TEST_CASE(
 }
 
 TEST_CASE("suite: no batch of the suites that come with the program is one that a calibration measures") {
-  for (const char* name : {"default", "ep8"}) {
+  for (const char* name : {"default", "held-out", "ep8"}) {
     for (const SuiteEntry& entry : load_suite(name).entries) {
       CAPTURE(entry.name);
       const CalibrationScope scope = scope_of({entry.config}, 8);
@@ -142,10 +142,12 @@ TEST_CASE("suite: a batch that was measured is recognised by tokens, context, tr
   CHECK(!is_calibration_config(profile, config));
 }
 
-TEST_CASE("suite: every config of the default suite can be predicted for two GPUs and for one") {
-  const Suite suite = load_suite("default");
+TEST_CASE("suite: every config of the default suite and of the drawn one can be predicted for two GPUs and for one") {
   const std::vector<std::string> profiles = {empty_profile("deepseek-v3"), empty_profile("deepseek-v2-lite")};
-  for (const SuiteEntry& entry : suite.entries) {
+  std::vector<SuiteEntry> entries = load_suite("default").entries;
+  for (SuiteEntry& entry : load_suite("held-out").entries) entries.push_back(std::move(entry));
+  REQUIRE(entries.size() == 48);
+  for (const SuiteEntry& entry : entries) {
     CAPTURE(entry.name);
     for (const int gpus : {2, 1}) {
       CaseOptions options;
