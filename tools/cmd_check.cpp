@@ -60,6 +60,10 @@ void print_profile_warnings(const Config& config) {
   for (const std::string& warning : profile_warnings(config)) fmt::print(stderr, "dbo: warning: {}\n", warning);
 }
 
+void print_sm_warnings(const Config& config) {
+  for (const std::string& warning : sm_warnings(config.overlap)) fmt::print(stderr, "dbo: warning: {}\n", warning);
+}
+
 int run_check(const std::string& path, bool json) {
   const PlanCheck check = check_file(path);
   const auto errors =

@@ -99,6 +99,7 @@ int run_optimise(const OptimiseCommand& command) {
   check_folder(command.out);
   const Config config = load_config(command.config);
   print_profile_warnings(config);
+  print_sm_warnings(config);
   OptimiseOptions options;
   options.in_flight = static_cast<int>(command.in_flight);
   const auto begin = std::chrono::steady_clock::now();

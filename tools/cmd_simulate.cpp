@@ -150,6 +150,7 @@ int simulate_config(const SimulateOptions& options, const Config& config) {
   if (!sequence && options.jobs) throw InputError(kJobsOfSequences);
   if (options.log_steps) fmt::print(options.json ? stderr : stdout, "{}", step_log(config));
   print_profile_warnings(config);
+  print_sm_warnings(config);
   if (sequence) return simulate_sequence(options, config);
   Prediction p = predict(config, config.workload.steps.front(), step_options);
   print_warnings(p.warnings);

@@ -37,6 +37,8 @@ void check_folder(const std::string& out);
 void print_warnings(const std::vector<PlanFinding>& warnings);
 /// What of the config's profile is not used.
 void print_profile_warnings(const Config& config);
+/// What of the SMs that its overlap asks for is not used.
+void print_sm_warnings(const Config& config);
 
 struct OptimiseCommand {
   std::string config;

@@ -113,6 +113,20 @@ std::vector<std::string> profile_warnings(const Config& config) {
   return config.costs.source == CostSource::Profile ? profile_of(config).warnings : std::vector<std::string>{};
 }
 
+std::vector<std::string> sm_warnings(const OverlapConfig& overlap) {
+  const TransportInfo& transport = transport_info(overlap.transport);
+  const std::string name(transport.name);
+  // A config that does not say how many has the default, which is no wish.
+  if (!transport.limits_sms && overlap.comm_sms != OverlapConfig{}.comm_sms)
+    return {"/overlap/comm_sms " + std::to_string(overlap.comm_sms) + " has no effect: \"" + name +
+            "\" sets no SMs aside for communication"};
+  if (transport.sms_capped_by_created && overlap.comm_sms > overlap.comm_sms_created)
+    return {"/overlap/comm_sms " + std::to_string(overlap.comm_sms) + " counts as " +
+            std::to_string(overlap.comm_sms_created) + ": kernels of \"" + name +
+            "\" take no more SMs than they were created with (/overlap/comm_sms_created)"};
+  return {};
+}
+
 namespace {
 
 /// How often a program computes what one cell of a cost table costs.
@@ -327,6 +341,7 @@ Prediction predict(const Config& config, const StepBatch& step, const StepOption
   out.memory = step_memory(config, out.split.plan);
   out.assumptions = out.split.costs.assumptions;
   say_layout(config, out.assumptions);
+  for (const std::string& warning : sm_warnings(config.overlap)) out.assumptions.push_back(warning + ".");
   if (!out.result.period.exact)
     out.assumptions.push_back(
         "no exact repeat of the steady state was found; period_ns is a mean, or the bound where that is more");

@@ -56,6 +56,8 @@ std::int64_t compute_ns(const Plan& plan, const CostTable& costs);
 Profile profile_of(const Config& config);
 /// What of the config's profile is not used; nothing for other costs.
 std::vector<std::string> profile_warnings(const Config& config);
+/// What of the SMs that the config asks for its one transport does not use.
+std::vector<std::string> sm_warnings(const OverlapConfig& overlap);
 
 /// The costs of a plan of the config; `split`: its decision splits the step.
 CostTable step_costs(const Config& config, const Plan& plan, bool split);

@@ -166,7 +166,8 @@ class GridMaker {
     if (transport.sms_as_asked && sms == 0) {
       leave_out(what, "its kernel has as many blocks");
     } else if (transport.sms_capped_by_created && sms > config_.overlap.comm_sms_created) {
-      leave_out(what, "its kernels were created with " + std::to_string(config_.overlap.comm_sms_created));
+      leave_out(what, "its kernels were created with " + std::to_string(config_.overlap.comm_sms_created) +
+                          " (overlap.comm_sms_created)");
     } else if (transport.sms_even && sms % 2 != 0) {
       leave_out(what, "it takes an even number");
     } else if (sms == 0 && control != SmControl::None) {

@@ -46,6 +46,27 @@ TEST_CASE("predict: a cluster that is not described is nodes of 8 H200, and the 
   CHECK_FALSE(says(stated, words));
 }
 
+TEST_CASE("predict: SMs that a config asks for and its transport does not take are named") {
+  const auto warnings = [](const std::string& overlap) {
+    const Config config = config_of(R"(, "overlap": )" + overlap);
+    const std::vector<std::string> out = sm_warnings(config.overlap);
+    const Prediction p = predict_first(config);
+    for (const std::string& warning : out) CHECK(says(p, warning + "."));
+    REQUIRE(out.size() <= 1);
+    return out.empty() ? std::string() : out.front();
+  };
+  CHECK(warnings(R"({"comm_sms": 24})") ==
+        "/overlap/comm_sms 24 has no effect: \"ll\" sets no SMs aside for communication");
+  CHECK(warnings(R"({"transport": "copy-engine", "comm_sms": 8})") ==
+        "/overlap/comm_sms 8 has no effect: \"copy-engine\" sets no SMs aside for communication");
+  CHECK(warnings(R"({"schedule": "vllm-ht", "comm_sms": 24})") ==
+        "/overlap/comm_sms 24 counts as 20: kernels of \"ht\" take no more SMs than they were created with "
+        "(/overlap/comm_sms_created)");
+  CHECK(warnings(R"({"schedule": "vllm-ht", "comm_sms": 24, "comm_sms_created": 24})").empty());
+  CHECK(warnings(R"({"schedule": "vllm-ht", "transport": "lsa-ht", "comm_sms": 24})").empty());
+  CHECK(warnings("{}").empty());
+}
+
 TEST_CASE("predict: a graph takes no longer than the same launches issued in time") {
   for (const char* schedule : {"vllm-ll", "sglang-decode", "vllm-ht"}) {
     const auto step = [&](const std::string& mode) {
