@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sim/base/error.h"
+
 namespace dbo {
 namespace {
 
@@ -145,13 +147,6 @@ RawKind gpu_kind_of_name(std::string_view name) {
   const std::string first = lower_case(name.substr(0, 6));
   if (first == "memcpy") return RawKind::Memcpy;
   return first == "memset" ? RawKind::Memset : RawKind::Kernel;
-}
-
-std::string lower_case(std::string_view text) {
-  std::string out(text);
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
 }
 
 }  // namespace dbo

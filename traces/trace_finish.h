@@ -19,6 +19,4 @@ void finish_raw_trace(RawTrace& trace, const std::map<std::string, std::string>&
 /// Copies and fills by the first word of a slice's name; anything else is a kernel.
 RawKind gpu_kind_of_name(std::string_view name);
 
-std::string lower_case(std::string_view text);
-
 }  // namespace dbo

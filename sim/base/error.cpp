@@ -30,9 +30,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 /// Upper and lower case alike.
 bool begins_with(std::string_view text, std::string_view begin) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-  return text.size() >= begin.size() &&
-         std::equal(begin.begin(), begin.end(), text.begin(), [&](char a, char b) { return lower(a) == lower(b); });
+  return lower_case(text).starts_with(lower_case(begin));
 }
 
 /// Whether `word` is one of the words, or some that follow each other, of a name written with underscores or hyphens.
@@ -50,6 +48,12 @@ InputError::InputError(std::string file, std::string pointer, std::string messag
       file_(std::move(file)),
       pointer_(std::move(pointer)),
       message_(std::move(message)) {}
+
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
 
 std::string_view nearest_name(std::string_view name, const std::vector<std::string_view>& known) {
   // "H200" is the beginning of "h200-sxm", and only one letter from "h20".

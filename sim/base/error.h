@@ -55,6 +55,9 @@ class InternalError : public Error {
 /// Exit codes of every program of the project.
 enum class Exit : int { Ok = 0, Finding = 1, Usage = 2, Gpu = 3, Bug = 4 };
 
+/// A to Z as a to z; anything else as it is.
+std::string lower_case(std::string_view text);
+
 /// The known name that begins with `name`, else the nearest by edit distance; empty when none is near enough to be a
 /// likely typing error.
 std::string_view nearest_name(std::string_view name, const std::vector<std::string_view>& known);

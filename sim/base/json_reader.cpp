@@ -80,7 +80,13 @@ std::int64_t JsonRef::integer(std::int64_t low, std::int64_t high) const {
   const std::string what = high >= kMaxCount
                                ? "a whole number of at least " + std::to_string(low)
                                : "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
-  if (!value_->is_int()) fail_type(what);
+  if (!value_->is_int()) {
+    // 1e9 and 2.0 are whole numbers to a reader: say what is wrong with them.
+    const double written = value_->is_number() ? value_->as_number() : 0.5;
+    if (std::trunc(written) == written && std::abs(written) <= static_cast<double>(kMaxCount))
+      fail("must be " + what + ", written without point or exponent, is " + value_text(*value_));
+    fail_type(what);
+  }
   const std::int64_t number = value_->as_int();
   if (number < low || number > std::min(high, kMaxCount)) fail_type(what);
   return number;

@@ -1,6 +1,7 @@
 // A model from an object with the keys of the preset files.
 #include <filesystem>
 
+#include "sim/base/error.h"
 #include "sim/model/presets.h"
 #include "sim/model/shape_check.h"
 
@@ -126,12 +127,21 @@ void read_dims(ObjectReader& reader, ModelShape& shape, bool fresh) {
   if (const auto value = reader.find("precision")) read_precisions(*value, shape);
 }
 
+/// The preset that `ref` names.
+ModelShape named_model(const JsonRef& ref) {
+  const std::string& name = ref.string();
+  // A checkpoint may be quantised otherwise than the preset: its name on Hugging Face is not taken for it.
+  if (const auto near = preset_of_model(name); near && *near != name)
+    ref.fail("unknown model \"" + name + "\" " + known_names(*near, model_names()));
+  return model_preset(model_names()[ref.one_of(model_names(), "model")]);
+}
+
 ModelShape base_of(ObjectReader& reader, bool& fresh) {
   const auto preset = reader.find("preset");
   const auto hf = reader.find("hf_config");
   fresh = !preset && !hf;
   if (preset && hf) hf->fail("a model has a \"preset\" or a \"hf_config\", not both");
-  if (preset) return model_preset(model_names()[preset->one_of(model_names(), "model")]);
+  if (preset) return named_model(*preset);
   if (hf) {
     // A config travels with the files it names.
     const std::filesystem::path folder = std::filesystem::path(hf->file()).parent_path();
@@ -151,7 +161,7 @@ std::vector<std::string_view> precision_names() {
 }
 
 ModelShape model_from_object(const JsonRef& ref) {
-  if (ref.value().is_string()) return model_preset(model_names()[ref.one_of(model_names(), "model")]);
+  if (ref.value().is_string()) return named_model(ref);
   ObjectReader reader(ref, "the name of a model or an object");
   bool fresh = false;
   ModelShape shape = base_of(reader, fresh);

@@ -1,6 +1,7 @@
 #include "sim/model/presets.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sim/base/error.h"
 
@@ -26,6 +27,27 @@ std::vector<std::string_view> names_of(const std::vector<DataFile>& files) {
   out.reserve(files.size());
   for (const DataFile& file : files) out.push_back(file.name);
   return out;
+}
+
+/// Same shape, another name.
+constexpr std::pair<std::string_view, std::string_view> kAliases[] = {{"deepseek-v3.1", "deepseek-v3"},
+                                                                      {"deepseek-v2.5", "deepseek-v2"}};
+
+/// Words in a name that make it another model than the preset its name begins with.
+constexpr std::string_view kOthers[] = {"distill", "air", "lite", "flash", "mini"};
+
+bool begins_with_word(std::string_view name, std::string_view preset) {
+  if (!name.starts_with(preset)) return false;
+  std::string_view rest = name.substr(preset.size());
+  if (rest.empty()) return true;
+  if (rest.front() != '-') return false;
+  while (!rest.empty()) {
+    rest.remove_prefix(1);
+    const std::string_view word = rest.substr(0, rest.find('-'));
+    if (std::find(std::begin(kOthers), std::end(kOthers), word) != std::end(kOthers)) return false;
+    rest.remove_prefix(word.size());
+  }
+  return true;
 }
 
 /// The embedded file as a document whose messages call it `what NAME`.
@@ -61,6 +83,18 @@ std::vector<std::string_view> gpu_names() {
 }
 std::vector<std::string_view> fabric_names() {
   return names_of(fabric_files());
+}
+
+std::optional<std::string> preset_of_model(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string name = lower_case(slash == std::string_view::npos ? path : path.substr(slash + 1));
+  std::string best;
+  for (const std::string_view preset : model_names())
+    if (begins_with_word(name, preset) && preset.size() > best.size()) best = preset;
+  for (const auto& [alias, preset] : kAliases)
+    if (begins_with_word(name, alias) && alias.size() > best.size()) best = preset;
+  if (best.empty()) return std::nullopt;
+  return best;
 }
 
 ModelShape model_preset(std::string_view name) {

@@ -2,6 +2,7 @@
 // of those files, and Hugging Face config.json files.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,9 @@ const std::vector<DataFile>& fabric_files();
 std::vector<std::string_view> model_names();
 std::vector<std::string_view> gpu_names();
 std::vector<std::string_view> fabric_names();
+
+/// The preset of a model by its name on Hugging Face ("deepseek-ai/DeepSeek-V3-0324"); nothing when none fits.
+std::optional<std::string> preset_of_model(std::string_view name);
 
 /// Each throws InputError with the known names and the nearest one when there is no such preset.
 ModelShape model_preset(std::string_view name);

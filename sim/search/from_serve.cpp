@@ -8,49 +8,6 @@
 #include "sim/search/serve_reader.h"
 
 namespace dbo {
-namespace {
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
-}
-
-/// Same shape, another name.
-constexpr std::pair<std::string_view, std::string_view> kAliases[] = {{"deepseek-v3.1", "deepseek-v3"},
-                                                                      {"deepseek-v2.5", "deepseek-v2"}};
-
-/// Words in a name that make it another model than the preset its name begins with.
-constexpr std::string_view kOthers[] = {"distill", "air", "lite", "flash", "mini"};
-
-bool begins_with_word(std::string_view name, std::string_view preset) {
-  if (!name.starts_with(preset)) return false;
-  std::string_view rest = name.substr(preset.size());
-  if (rest.empty()) return true;
-  if (rest.front() != '-') return false;
-  while (!rest.empty()) {
-    rest.remove_prefix(1);
-    const std::string_view word = rest.substr(0, rest.find('-'));
-    if (std::find(std::begin(kOthers), std::end(kOthers), word) != std::end(kOthers)) return false;
-    rest.remove_prefix(word.size());
-  }
-  return true;
-}
-
-}  // namespace
-
-std::optional<std::string> preset_of_model(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  const std::string name = lower(slash == std::string_view::npos ? path : path.substr(slash + 1));
-  std::string best;
-  for (const std::string_view preset : model_names())
-    if (begins_with_word(name, preset) && preset.size() > best.size()) best = preset;
-  for (const auto& [alias, preset] : kAliases)
-    if (begins_with_word(name, alias) && alias.size() > best.size()) best = preset;
-  if (best.empty()) return std::nullopt;
-  return best;
-}
-
 std::string number_text(std::int64_t value) {
   return std::to_string(value);
 }
@@ -130,8 +87,8 @@ bool ServeReader::read_quantization(std::string_view word, const std::string& fr
 
 void ServeReader::read_precision(const std::string& name) {
   const auto method = command_.value({"quantization", "q"});
-  const std::string checkpoint = lower(name.substr(name.rfind('/') + 1));
-  bool known = method && read_quantization(lower(*method), "--quantization " + *method);
+  const std::string checkpoint = lower_case(name.substr(name.rfind('/') + 1));
+  bool known = method && read_quantization(lower_case(*method), "--quantization " + *method);
   // A folder's config.json has said so already.
   if (!known && model_json_.is_string()) {
     for (std::size_t begin = 0; begin < checkpoint.size() && !known;) {
@@ -147,7 +104,7 @@ void ServeReader::read_precision(const std::string& name) {
       if (checkpoint.find(word) != std::string::npos)
         assumed(as_it_is + ": " + word + " of " + name + " is not modelled");
   if (const auto cache = command_.value({"kv-cache-dtype"})) {
-    const std::string type = lower(*cache);
+    const std::string type = lower_case(*cache);
     if (type.starts_with("fp8") || type.starts_with("bf16") || type == "bfloat16") {
       const Precision precision = type.starts_with("fp8") ? Precision::Fp8 : Precision::Bf16;
       set_precision("kv_cache", precision);

@@ -34,7 +34,4 @@ struct FromServe {
 /// for what no config can say.
 FromServe from_serve(const std::string& line, const ServeHints& hints);
 
-/// The preset of a model by its name on Hugging Face ("deepseek-ai/DeepSeek-V3-0324"); nothing when none fits.
-std::optional<std::string> preset_of_model(std::string_view name);
-
 }  // namespace dbo

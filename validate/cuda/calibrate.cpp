@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
@@ -193,8 +192,7 @@ class RankCalibration {
 }  // namespace
 
 std::string preset_of_device(const std::string& name) {
-  std::string lower;
-  for (const char c : name) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string lower = lower_case(name);
   // "NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB": the word that a preset's name begins with.
   for (const std::string_view preset : gpu_names()) {
     const std::string_view model = preset.substr(0, preset.find('-'));

@@ -39,7 +39,10 @@ TEST_CASE("json_reader: counts reject signs, fractions, strings and huge values 
   CHECK(error_of(R"({"n": 3})", count) == "no error");
   CHECK(error_of(R"({"n": -4})", count) == "f.json: /n: must be a whole number of at least 1, is -4");
   CHECK(error_of(R"({"n": 2.5})", count) == "f.json: /n: must be a whole number of at least 1, is 2.5");
-  CHECK(error_of(R"({"n": 2.0})", count) == "f.json: /n: must be a whole number of at least 1, is 2.0");
+  CHECK(error_of(R"({"n": 2.0})", count) ==
+        "f.json: /n: must be a whole number of at least 1, written without point or exponent, is 2.0");
+  CHECK(error_of(R"({"n": 1e9})", count) ==
+        "f.json: /n: must be a whole number of at least 1, written without point or exponent, is 1e+09");
   CHECK(error_of(R"({"n": "3"})", count) == "f.json: /n: must be a whole number of at least 1, is \"3\"");
   CHECK(error_of(R"({"n": 1e300})", count) == "f.json: /n: must be a whole number of at least 1, is 1e+300");
   CHECK(error_of(R"({"n": 9007199254740993})", count) ==

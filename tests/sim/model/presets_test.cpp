@@ -149,6 +149,18 @@ TEST_CASE("model object: a whole shape needs every dimension that costs time") {
   CHECK(error_of(R"({"hidden": 256})") == "m.json: /: missing key \"layers\"");
 }
 
+TEST_CASE("presets: a model's name on Hugging Face tells its preset, and other models of the family have none") {
+  CHECK(preset_of_model("deepseek-ai/DeepSeek-V3-0324") == "deepseek-v3");
+  CHECK(preset_of_model("deepseek-ai/DeepSeek-V3.1") == "deepseek-v3");
+  CHECK(preset_of_model("deepseek-ai/DeepSeek-V3.2-Exp") == "deepseek-v3.2");
+  CHECK(preset_of_model("deepseek-ai/DeepSeek-V2-Lite-Chat") == "deepseek-v2-lite");
+  CHECK(preset_of_model("moonshotai/Kimi-K2-Instruct") == "kimi-k2");
+  CHECK(!preset_of_model("deepseek-ai/DeepSeek-R1-Distill-Llama-70B"));
+  CHECK(!preset_of_model("zai-org/GLM-4.5-Air"));
+  // Not taken for it without being asked: what the checkpoint is quantised to may differ.
+  CHECK(error_of(R"({"preset": "deepseek-ai/DeepSeek-V3-0324"})").ends_with("did you mean \"deepseek-v3\"?)"));
+}
+
 TEST_CASE("model object: errors name the place and what is allowed") {
   CHECK(error_of(R"({"preset": "deepseek-v33"})").starts_with("m.json: /preset: unknown model \"deepseek-v33\""));
   CHECK(error_of(R"({"preset": "kimi-k2", "lyers": 4})").starts_with("m.json: /lyers: unknown key \"lyers\""));
