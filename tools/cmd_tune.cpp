@@ -14,6 +14,7 @@
 #include "sim/base/schedule_names.h"
 #include "sim/search/check_config.h"
 #include "tools/commands.h"
+#include "tools/interrupt.h"
 #include "tools/jobs.h"
 #include "tools/progress.h"
 #include "tools/summary.h"
@@ -320,6 +321,9 @@ int run_tune(const TuneCommand& c) {
     groups.push_back(g);
     for (std::size_t i = grid.groups[g].first; i < grid.groups[g].end; ++i) points.push_back(i);
   }
+  const InterruptNote interrupted(
+      folder ? "dbo: interrupted: the same command goes on with what is done, which is in " + c.out
+             : std::string("dbo: interrupted: nothing was kept; with --out DIR the same command would go on"));
   Sweeper(config, grid, results, folder.get()).run(groups, static_cast<int>(threads));
   if (folder) folder->finish(results, points);
   if (!shard.whole() && c.json) {

@@ -57,6 +57,23 @@ def jobs_do_not_matter(dbo, config, root):
     return one
 
 
+def an_interrupted_run_says_how_it_goes_on(dbo, config, root):
+    for folder in (os.path.join(root, "interrupted"), None):
+        log = os.path.join(root, "interrupted", "points.jsonl")
+        where = ["--out", folder] if folder else []
+        process = subprocess.Popen([dbo, "tune", config, "--batch", "16:700:1", "--context", "1024,4096", "--jobs", "2", *where],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        while process.poll() is None and folder and not os.path.exists(log):
+            time.sleep(0.001)
+        if not folder:
+            time.sleep(1)  # some way into a sweep of 39,730 points
+        process.send_signal(signal.SIGINT)
+        told = process.communicate()[1]
+        expect(process.returncode == -signal.SIGINT, f"interrupted: exit {process.returncode}")
+        hint = "the same command goes on with what is done, which is in " + folder if folder else "with --out DIR"
+        expect(hint in told, f"interrupted, and told {told!r}")
+
+
 def killed_run_goes_on(dbo, config, root, one):
     folder = os.path.join(root, "killed")
     log = os.path.join(folder, "points.jsonl")
@@ -194,6 +211,7 @@ def main():
     with tempfile.TemporaryDirectory() as root:
         one = jobs_do_not_matter(dbo, config, root)
         killed_run_goes_on(dbo, config, root, one)
+        an_interrupted_run_says_how_it_goes_on(dbo, config, root)
         finished_points_are_not_simulated_again(dbo, config, root)
         shards_merge(dbo, config, root, one)
         best_config_is_the_best_point(dbo, config, root)
