@@ -113,6 +113,15 @@ struct InspectCommand {
 };
 int run_inspect(const InspectCommand& options);
 
+struct RepriceCommand {
+  std::string measured;       ///< folder of an earlier `validate`
+  std::string config, suite;  ///< one of them
+  std::vector<std::string> profiles;
+  std::string out;
+  bool json = false;
+};
+int run_reprice(const RepriceCommand& command);
+
 struct CompareCommand {
   CompareFiles files;
   std::string report;  ///< HTML file to write; empty: none

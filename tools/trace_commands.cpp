@@ -37,6 +37,29 @@ void add_trace_commands(ProgramSpec& program) {
         {"--max-slices", "of written traces: the first N by start", &inspect.max_slices, false, {}, {}}},
        [] { return run_inspect(inspect); }});
 
+  static RepriceCommand reprice;
+  program.commands.push_back(
+      {"reprice",
+       "predict anew what `validate` measured before, with other profiles or a newer cost model; needs no GPU",
+       "dbo reprice measured --suite default --profile v3.profile.json --profile v2l.profile.json --out again",
+       {{"MEASURED", "folder of an earlier validate --out; nothing is written there", &reprice.measured, true, {}, {}},
+        {"--config", "the config it was of", &reprice.config, false, {}, {}},
+        {"--suite",
+         "the suite it was of (a file, or default or ep8), whose tables are printed",
+         &reprice.suite,
+         false,
+         {},
+         {"--config"}},
+        {"--profile",
+         "what `calibrate` measured (repeat it for several models; default: the config's own)",
+         &reprice.profiles,
+         false,
+         {},
+         {}},
+        {"--out,-o", "folder for traces, plans, reports and the outcome or tables", &reprice.out, false, {}, {}},
+        {"--json", "print the outcome, or the suite's tables, as JSON", &reprice.json, false, {}, {}}},
+       [] { return run_reprice(reprice); }});
+
   static CompareCommand compare;
   program.commands.push_back(
       {"compare",

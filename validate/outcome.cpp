@@ -47,7 +47,7 @@ Comparison compare_plan(const PredictedPlan& predicted, const MeasuredPlan& meas
   input.predicted_file = "prediction";
   input.measured_file = "replay";
   input.plan = predicted.plan;
-  if (baseline != nullptr) {
+  if (baseline != nullptr && !baseline->trace.ops.empty()) {
     input.baseline = baseline->trace;
     input.baseline_measured = true;
   }
@@ -140,21 +140,27 @@ WayComparison compare_way(const PredictedWay& predicted, const MeasuredWay& meas
   way.unsplit_mhz = figure_of(measured.unsplit.clocks_mhz).median_us;
   way.predicted_mhz = predicted.split.costs.sm_mhz;
   way.tracing_us = measured.split.tracing_us;
+  way.recomputed_us = static_cast<double>(predicted.split.alone_ns) / 1000;
+  way.structure_us = step_of_durations(predicted.split, measured.split.op_us);
+  if (!measured.unsplit.trace.ops.empty()) {
+    const Comparison unsplit = compare_plan(predicted.unsplit, measured.unsplit, nullptr);
+    add_kinds(unsplit, true, way.kinds);
+    way.order_findings = static_cast<int>(unsplit.order.size());
+  }
+  if (measured.split.trace.ops.empty()) return out;
   out.split = compare_plan(predicted.split, measured.split, &measured.unsplit);
-  const Comparison unsplit = compare_plan(predicted.unsplit, measured.unsplit, nullptr);
-  add_kinds(out.split, false, way.kinds);
-  add_kinds(unsplit, true, way.kinds);
+  std::vector<ErrorRow> kinds;
+  add_kinds(out.split, false, kinds);
+  way.kinds.insert(way.kinds.begin(), kinds.begin(), kinds.end());
   add_windows(out.split, way.windows);
-  way.order_findings = static_cast<int>(out.split.order.size() + unsplit.order.size());
+  way.order_findings += static_cast<int>(out.split.order.size());
   for (const NamedFinding& finding : out.split.findings) way.named.push_back(finding.code + " " + finding.title);
   const Plan& plan = predicted.split.plan;
-  const std::int32_t rank = measured.split.trace.ops.empty() ? 0 : measured.split.trace.ops.front().rank;
+  const std::int32_t rank = measured.split.trace.ops.front().rank;
   if (auto starved = find_starvation(plan, linearise(plan, plan.class_of(rank)), measured.split.entry_us,
                                      predicted.split.result.trace, rank))
     way.named.push_back(std::move(*starved));
   way.largest_cause = find_cause(out.split, way.tracing_us);
-  way.recomputed_us = static_cast<double>(predicted.split.alone_ns) / 1000;
-  way.structure_us = step_of_durations(predicted.split, measured.split.op_us);
   return out;
 }
 

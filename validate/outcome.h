@@ -9,8 +9,7 @@
 #include "sim/base/json.h"
 #include "sim/base/json_reader.h"
 #include "traces/compare.h"
-#include "validate/calibration_result.h"
-#include "validate/case.h"
+#include "validate/measured.h"
 
 namespace dbo::validate {
 
@@ -24,38 +23,6 @@ struct Figure {
   friend bool operator==(const Figure&, const Figure&) = default;
 };
 Figure figure_of(std::vector<double> us);
-
-/// One plan as replayed one way.
-struct MeasuredPlan {
-  std::vector<double> steps_us;  ///< by iteration: the slowest rank's, without any tracing
-  std::vector<double> host_us;   ///< host time of the same steps, first rank
-  std::vector<double> op_us;     ///< by plan_op of the first rank: median over traced steps, 0 where it did not run
-  /// By plan_op of the first rank: how long after its lane was free for it a comm kernel's first block ran, median over
-  /// traced steps; negative: unknown.
-  std::vector<double> entry_us;
-  Trace trace;            ///< of the traced step nearest to the median
-  double tracing_us = 0;  ///< what tracing adds to a step
-  /// Mean SM clock of each step of `steps_us`, on the GPU where it was lowest.
-  std::vector<double> clocks_mhz;
-};
-
-struct MeasuredWay {
-  bool graph = false;
-  MeasuredPlan split, unsplit;
-};
-
-/// Whether results are what they have to be.
-struct NumericsResult {
-  bool same_bits = true;              ///< eager, graph and repeats of one plan
-  double split_error = 0;             ///< largest relative difference of a token's logits, split against un-split
-  double split_bound = 0;             ///< what is allowed
-  int tokens = 0;                     ///< compared
-  int audited = 0;                    ///< ops that were run one by one, with memory looked at between them
-  std::vector<std::string> problems;  ///< what was wrong, by name
-
-  bool ok() const { return problems.empty(); }
-  friend bool operator==(const NumericsResult&, const NumericsResult&) = default;
-};
 
 /// Largest allowed difference between split and un-split logits of a token, ||a - b|| / ||b||: the bound of the error
 /// of either against an fp32 reference, times sqrt(2). Squares of errors are followed through the layers, in units of

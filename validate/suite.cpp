@@ -153,6 +153,16 @@ bool is_calibration_config(const Profile& profile, const Config& config) {
   return attention && transport;
 }
 
+void check_suite(const Suite& suite, const std::vector<std::string>& profiles) {
+  for (const SuiteEntry& entry : suite.entries) {
+    const std::string path = pick_profile(profiles, entry.config);
+    if (is_calibration_config(load_profile(path), entry.config))
+      throw InputError(suite.file, "/configs",
+                       "\"" + entry.name + "\" is a batch that " + path +
+                           " was measured on: predicting it proves nothing; change its tokens or context");
+  }
+}
+
 std::string outcome_key(const Config& config, const std::string& profile_text, int gpus) {
   return hash_text(content_hash(compact_json(config_to_json(config)) + profile_text + std::to_string(gpus)));
 }
@@ -268,6 +278,15 @@ Json suite_to_json(const std::vector<Outcome>& outcomes) {
   Json& configs = json.set("configs", Json::array());
   for (const Outcome& outcome : outcomes) configs.push(outcome_to_json(outcome));
   return json;
+}
+
+void write_suite_tables(const std::string& folder, const std::vector<Outcome>& outcomes) {
+  make_folder(folder);
+  const std::string base = folder + "/suite";
+  write_file(base + ".json", pretty_json(suite_to_json(outcomes)));
+  write_file(base + ".txt", suite_text(outcomes));
+  write_file(base + ".md", suite_markdown(outcomes));
+  write_file(base + ".csv", suite_csv(outcomes));
 }
 
 }  // namespace dbo::validate

@@ -41,6 +41,9 @@ std::string pick_profile(const std::vector<std::string>& paths, const Config& co
 /// proves nothing.
 bool is_calibration_config(const Profile& profile, const Config& config);
 
+/// Throws InputError when a config of the suite is one that the profile it would be predicted by was measured on.
+void check_suite(const Suite& suite, const std::vector<std::string>& profiles);
+
 /// What an outcome stands for: it is used again only while config, profile and number of GPUs are the same.
 std::string outcome_key(const Config& config, const std::string& profile_text, int gpus);
 
@@ -62,5 +65,7 @@ std::string suite_markdown(const std::vector<Outcome>& outcomes);
 /// A line for each config and way.
 std::string suite_csv(const std::vector<Outcome>& outcomes);
 Json suite_to_json(const std::vector<Outcome>& outcomes);
+/// All four in a folder: suite.json, .txt, .md and .csv.
+void write_suite_tables(const std::string& folder, const std::vector<Outcome>& outcomes);
 
 }  // namespace dbo::validate

@@ -206,9 +206,9 @@ class Pair {
     split_ = make(way.split, guard, table(*unsplit_).memory().rings(), fault_.get());
     split_live_ = live.add(group.rank(), split_.get());
   }
-  ReplayedCase run() {
+  MeasuredCase run() {
     group_.limit(rules_.deadline);
-    ReplayedCase out;
+    MeasuredCase out;
     if (fault_) out.injected = fault_->fault().code + ": " + fault_->fault().what;
     out.before = anchors_->measure();
     const double gap_us = microseconds(case_.ways.front().split.costs.host.node_gap);
@@ -415,7 +415,7 @@ class Pair {
     std::vector<double> steps;
     for (int i = 0; i < rules_.traced; ++i) {
       run_once(replay, graph);
-      traced.push_back(corrected(replay.light_times(), replay.linear(), predicted));
+      traced.push_back(corrected(replay.light_times()));
       steps.push_back(microseconds(replay.event_time()));
     }
     replay.set_trace(TraceMode::Stamps);
@@ -443,20 +443,15 @@ class Pair {
     assemble(predicted.plan, traced[chosen], measured);
   }
 
-  /// Events stand outside of the kernels: their own time is taken off both ends. A receive's wait is what it took
-  /// beyond the time it takes when its data is there.
-  RankTimes corrected(RankTimes times, const Linear& linear, const PredictedPlan& predicted) const {
+  /// Events stand outside of the kernels: their own time is taken off both ends.
+  RankTimes corrected(RankTimes times) const {
     const auto half = static_cast<std::int64_t>(event_us_ * 500);
-    for (std::size_t op = 0; op < times.ops.size(); ++op) {
-      runtime::OpTime& t = times.ops[op];
+    for (runtime::OpTime& t : times.ops) {
       if (!t.ran) continue;
       // A nanosecond stays: an op of no length would have no slice.
       const std::int64_t cut = std::min(half, std::max<std::int64_t>(t.end_ns - t.begin_ns - 1, 0) / 2);
       t.begin_ns += cut;
       t.end_ns -= cut;
-      if (!is_recv(predicted.plan.op(linear.ops[op].op).kind)) continue;
-      const std::int64_t own = cost_of(predicted, linear, static_cast<std::uint32_t>(op)).time.count();
-      t.ready_ns = std::max(t.begin_ns, t.end_ns - own);
     }
     return times;
   }
@@ -490,11 +485,11 @@ class Pair {
 
 }  // namespace
 
-ReplayedCase replay_case(HostGroup& group, int gpu, const ValidationCase& validated, runtime::HangGuard& guard,
+MeasuredCase replay_case(HostGroup& group, int gpu, const ValidationCase& validated, runtime::HangGuard& guard,
                          LiveReplays& live, const ReplayRules& rules) {
   Pair pair(group, gpu, validated, guard, live, rules);
   const auto run = [&] {
-    ReplayedCase out = pair.run();
+    MeasuredCase out = pair.run();
     group.barrier();
     return out;
   };

@@ -12,6 +12,7 @@
 #include "validate/case.h"
 #include "validate/cuda/anchor.h"
 #include "validate/cuda/clock_meter.h"
+#include "validate/measured.h"
 #include "validate/outcome.h"
 
 namespace dbo::validate {
@@ -27,15 +28,6 @@ struct ReplayRules {
   bool processes = false;       ///< ranks are processes: when one is lost nobody stops the others
 };
 
-/// What a replay brings back; whole on the group's first rank.
-struct ReplayedCase {
-  std::vector<MeasuredWay> ways;  ///< as the case's
-  NumericsResult numerics;
-  Anchor before, after;
-  std::string injected;          ///< what was planted, for people
-  std::vector<std::string> how;  ///< for people: memory, clocks
-};
-
 /// Ranks whose replay can be stopped from outside, when another one fails.
 class LiveReplays {
  public:
@@ -48,8 +40,9 @@ class LiveReplays {
   std::vector<std::pair<int, runtime::RankReplay*>> live_;
 };
 
+/// What was measured; device, versions and the highest clock are the caller's to add. Whole on the group's first rank.
 /// One rank's part; collective over the group, one rank a GPU.
-ReplayedCase replay_case(runtime::HostGroup& group, int gpu, const ValidationCase& validated, runtime::HangGuard& guard,
+MeasuredCase replay_case(runtime::HostGroup& group, int gpu, const ValidationCase& validated, runtime::HangGuard& guard,
                          LiveReplays& live, const ReplayRules& rules);
 
 }  // namespace dbo::validate

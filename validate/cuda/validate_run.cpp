@@ -11,10 +11,7 @@
 #include "runtime/launcher_env.h"
 #include "sim/base/error.h"
 #include "sim/base/files.h"
-#include "sim/plan/plan_json.h"
-#include "sim/search/predict.h"
-#include "traces/chrome_writer.h"
-#include "traces/report_html.h"
+#include "validate/judge.h"
 
 namespace dbo::validate {
 namespace {
@@ -23,15 +20,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-std::string describe_config(const Config& config) {
-  const auto& rank = config.workload.steps.front().ranks.front();
-  const bool prefill = !rank.requests.empty() && rank.requests.front().query > 8;
-  return config.model.name + ", " + (prefill ? "prefill " : "decode ") + std::to_string(rank.tokens()) +
-         " tokens a rank, EP" + std::to_string(config.cluster.gpus()) + ", " +
-         (config.overlap.notation ? "notation" : config.overlap.schedule) + " over " +
-         std::string(transport_info(config.overlap.transport).name);
 }
 
 std::optional<runtime::LauncherRank> launcher() {
@@ -57,10 +45,10 @@ std::string versions_text(const std::string& program) {
 }
 
 /// Replays on every rank; the result of the first one.
-ReplayedCase replay(const ValidationCase& validated, const ValidateOptions& options, bool& leads) {
+MeasuredCase replay(const ValidationCase& validated, const ValidateOptions& options, bool& leads) {
   runtime::HangGuard guard(Ns{options.deadline_s * 1'000'000'000});
   LiveReplays live;
-  ReplayedCase out;
+  MeasuredCase out;
   if (const auto rank = launcher()) {
     const int gpu = rank->local_rank % static_cast<int>(runtime::list_gpus().size());
     runtime::start_gpu(gpu);
@@ -78,7 +66,7 @@ ReplayedCase replay(const ValidationCase& validated, const ValidateOptions& opti
       [&](runtime::HostGroup& member) {
         ReplayRules rules = options.rules;
         rules.deadline = Ns{options.deadline_s * 1'000'000'000};
-        ReplayedCase mine = replay_case(member, member.rank(), validated, guard, live, rules);
+        MeasuredCase mine = replay_case(member, member.rank(), validated, guard, live, rules);
         if (member.rank() == 0) out = std::move(mine);
       },
       [&](int rank) { live.stop(rank); });
@@ -96,127 +84,32 @@ void tag(Trace& trace, const ValidationCase& validated, const PredictedWay& way)
   trace.metadata.set("emulated", validated.emulated);
 }
 
-/// Predicted and measured traces, plans, and a report for each way; `brief`: as ValidateOptions.
-void write_files(const std::string& folder, bool brief, const ValidationCase& validated, ReplayedCase& replayed,
-                 const std::vector<WayComparison>& comparisons) {
-  make_folder(folder);
-  for (std::size_t w = 0; w < validated.ways.size() && (w == 0 || !brief); ++w) {
-    const PredictedWay& way = validated.ways[w];
-    MeasuredWay& measured = replayed.ways[w];
-    const std::string prefix = folder + "/" + way.name() + ".";
-    tag(measured.split.trace, validated, way);
-    tag(measured.unsplit.trace, validated, way);
-    write_file(prefix + "plan.json", plan_text(way.split.plan));
-    write_chrome_trace(prefix + "predicted.trace.json", way.split.result.trace);
-    write_chrome_trace(prefix + "measured.trace.json", measured.split.trace);
-    if (!brief) {
-      write_file(prefix + "unsplit.plan.json", plan_text(way.unsplit.plan));
-      write_chrome_trace(prefix + "unsplit.predicted.trace.json", way.unsplit.result.trace);
-      write_chrome_trace(prefix + "unsplit.measured.trace.json", measured.unsplit.trace);
-    }
-    CompareInput input;
-    input.predicted = way.split.result.trace;
-    input.measured = measured.split.trace;
-    input.predicted_file = way.name() + ".predicted.trace.json";
-    input.measured_file = way.name() + ".measured.trace.json";
-    input.plan = way.split.plan;
-    input.baseline = measured.unsplit.trace;
-    input.baseline_measured = true;
-    ReportOptions report;
-    report.title = validated.name + ", " + way.name();
-    report.assumptions = validated.assumptions;
-    report.assumptions.insert(report.assumptions.end(), validated.notes.begin(), validated.notes.end());
-    for (const Bubble& bubble : way.split.result.bubbles) {
-      if (way.split.plan.lanes[bubble.lane] == "compute")
-        report.bubbles.emplace_back(cause_name(bubble.cause), Ns{bubble.ns});
-    }
-    // The first way is what people look at first.
-    write_file(w == 0 ? folder + "/report.html" : prefix + "report.html",
-               report_html(input, comparisons[w].split, report));
-  }
-}
-
-double computing_share(const PredictedPlan& predicted) {
-  const auto step = static_cast<double>(predicted.result.step_ns);
-  return step > 0 ? std::min(static_cast<double>(compute_ns(predicted.plan, predicted.costs)) / step, 1.0) : 1;
-}
-
-/// Of each way: against a prediction at the clock that its steps ran at, or by the anchors.
-std::vector<Drift> drifts_of(const Config& config, const std::string& profile_path, CaseOptions options,
-                             const ValidationCase& validated, const ReplayedCase& replayed) {
-  const Profile profile = profile_path.empty() ? Profile{} : load_profile(profile_path);
-  std::vector<Drift> drifts;
-  std::vector<ComputingShare> shares;
-  for (const PredictedWay& way : validated.ways)
-    shares.push_back({computing_share(way.split), computing_share(way.unsplit)});
-  const double mhz = computing_clock(replayed.ways, shares, runtime::list_gpus().front().clock_khz / 1000.0);
-  if (mhz > 0 && !validated.ways.empty() && validated.ways.front().split.costs.sm_mhz > 0) {
-    options.sm_mhz = mhz;
-    const ValidationCase at_clock = make_case(config, profile_path, options);
-    const auto ratio = [](const PredictedPlan& is, const PredictedPlan& was) {
-      return static_cast<double>(is.result.step_ns) /
-             static_cast<double>(std::max<std::int64_t>(was.result.step_ns, 1));
-    };
-    for (std::size_t w = 0; w < validated.ways.size(); ++w) {
-      const PredictedWay &is = at_clock.ways[w], &was = validated.ways[w];
-      drifts.push_back({ratio(is.split, was.split), ratio(is.unsplit, was.unsplit)});
-    }
-    return drifts;
-  }
-  const Anchor now{(replayed.before.gemm_us + replayed.after.gemm_us) / 2,
-                   (replayed.before.copy_us + replayed.after.copy_us) / 2};
-  const auto drift = [&](const PredictedPlan& plan) {
-    return drift_of(plan, validated.config.cluster.gpu, profile_anchor(profile), now, profile_anchor_noise(profile));
-  };
-  for (const PredictedWay& way : validated.ways) drifts.push_back({drift(way.split), drift(way.unsplit)});
-  return drifts;
-}
-
 }  // namespace
 
 Outcome validate_config(const Config& config, const std::string& name, const ValidateOptions& options) {
   const auto begin = Clock::now();
-  const std::string profile_path = options.profiles.empty() ? std::string() : pick_profile(options.profiles, config);
-  CaseOptions case_options;
-  case_options.gpus = count_gpus(config, options.gpus);
-  case_options.eager = options.eager;
-  case_options.graph = options.graph;
-  case_options.name = name;
-  const ValidationCase validated = make_case(config, profile_path, case_options);
+  CaseOrigin origin{config, options.profiles.empty() ? std::string() : pick_profile(options.profiles, config), {}};
+  origin.options.gpus = count_gpus(config, options.gpus);
+  origin.options.eager = options.eager;
+  origin.options.graph = options.graph;
+  origin.options.name = name;
+  const ValidationCase validated = make_case(config, origin.profile_path, origin.options);
   bool leads = true;
-  ReplayedCase replayed = replay(validated, options, leads);
+  MeasuredCase measured = replay(validated, options, leads);
   if (!leads) return {};
-  const Profile profile = profile_path.empty() ? Profile{} : load_profile(profile_path);
-  Outcome outcome;
-  outcome.name = name;
-  outcome.key = outcome_key(config, profile_path.empty() ? std::string() : read_file(profile_path), case_options.gpus);
-  outcome.what = describe_config(validated.config);
-  outcome.device = runtime::list_gpus().front().name;
-  outcome.versions = versions_text(options.program);
-  outcome.gpus = validated.gpus;
-  outcome.emulated = validated.emulated;
-  outcome.notes = validated.notes;
-  if (is_calibration_config(profile, config))
-    outcome.notes.emplace_back("the profile was measured on this very batch: its errors say little");
-  outcome.notes.insert(outcome.notes.end(), replayed.how.begin(), replayed.how.end());
-  outcome.anchor_before = replayed.before;
-  outcome.anchor_after = replayed.after;
-  outcome.anchor_calibrated = profile_anchor(profile);
-  outcome.numerics = replayed.numerics;
-  outcome.injected = replayed.injected;
-  std::vector<WayComparison> comparisons;
-  const std::vector<Drift> drifts = drifts_of(config, profile_path, case_options, validated, replayed);
+  const runtime::GpuInfo gpu = runtime::list_gpus().front();
+  measured.device = gpu.name;
+  measured.versions = versions_text(options.program);
+  measured.highest_mhz = gpu.clock_khz / 1000.0;
   for (std::size_t w = 0; w < validated.ways.size(); ++w) {
-    comparisons.push_back(compare_way(validated.ways[w], replayed.ways[w], drifts[w]));
-    outcome.ways.push_back(comparisons.back().outcome);
+    tag(measured.ways[w].split.trace, validated, validated.ways[w]);
+    tag(measured.ways[w].unsplit.trace, validated, validated.ways[w]);
   }
-  if (!options.out.empty()) write_files(options.out, options.brief, validated, replayed, comparisons);
-  outcome.seconds = seconds_since(begin);
-  if (!options.out.empty()) {
-    write_file(options.out + "/outcome.json", pretty_json(outcome_to_json(outcome)));
-    write_file(options.out + "/outcome.txt", outcome_text(outcome));
-  }
-  return outcome;
+  JudgedCase judged = judge_case(origin, validated, measured);
+  if (!options.out.empty()) write_case_files(options.out, options.brief, validated, measured, judged);
+  judged.outcome.seconds = seconds_since(begin);
+  if (!options.out.empty()) write_outcome(options.out, judged.outcome);
+  return std::move(judged.outcome);
 }
 
 namespace {
@@ -260,14 +153,10 @@ class SuiteRunner {
  private:
   /// Before anything runs: no config of the suite may be one of the calibration's own.
   void check() {
-    for (const SuiteEntry& entry : suite_.entries) {
-      const std::string path = pick_profile(options_.profiles, entry.config);
-      if (is_calibration_config(load_profile(path), entry.config))
-        throw InputError(suite_.file, "/configs",
-                         "\"" + entry.name + "\" is a batch that " + path +
-                             " was measured on: predicting it proves nothing; change its tokens or context");
-      keys_.push_back(outcome_key(entry.config, read_file(path), count_gpus(entry.config, options_.gpus)));
-    }
+    check_suite(suite_, options_.profiles);
+    for (const SuiteEntry& entry : suite_.entries)
+      keys_.push_back(outcome_key(entry.config, read_file(pick_profile(options_.profiles, entry.config)),
+                                  count_gpus(entry.config, options_.gpus)));
   }
 
   void one(const SuiteEntry& entry) {
@@ -323,13 +212,7 @@ class SuiteRunner {
     run_.outcomes.push_back(std::move(failed));
   }
 
-  void write_tables() const {
-    const std::string base = options_.out + "/suite";
-    write_file(base + ".json", pretty_json(suite_to_json(run_.outcomes)));
-    write_file(base + ".txt", suite_text(run_.outcomes));
-    write_file(base + ".md", suite_markdown(run_.outcomes));
-    write_file(base + ".csv", suite_csv(run_.outcomes));
-  }
+  void write_tables() const { write_suite_tables(options_.out, run_.outcomes); }
 
   void say(const SuiteEntry& entry, const std::string& what) const {
     std::fprintf(stderr, "%2zu/%zu %6.1f s  %-30s %s\n", at_ + 1, suite_.entries.size(), seconds_since(begin_),
