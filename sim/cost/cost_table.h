@@ -38,6 +38,9 @@ struct OpDemand {
   std::int32_t sm_share = 1024;
   Ns block{};                ///< longest time one of its thread blocks keeps an SM; 0: too short to wait for
   bool cooperative = false;  ///< needs all its SMs at once to start
+  /// Comm kernels: thread blocks that fit on one SM together. `sms` is one block an SM, as on a GPU with enough of them
+  /// idle; blocks that wait for another kernel's to drain go to the first SMs that fall free, as many as fit.
+  std::int32_t blocks_per_sm = 1;
   /// Comm kernels that store straight into place: how much longer they take beside memory traffic that fills the
   /// machine, in 1/1024 of their time. They cost compute beside them bandwidth and no more. 0: OpCost::beside holds
   /// the loss of both.

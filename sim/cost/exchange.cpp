@@ -36,6 +36,7 @@ void comm_kernel(ExchangeTime& time, const PortBytes& own, const PortBytes& all,
       over(own.handled_near, sms * f.sm_near_bytes_per_s) + over(own.handled_far, sms * f.sm_far_bytes_per_s);
   const double floor = spec.far_peers > 0 ? f.far_floor_s + spec.latency_s : f.near_floor_s;
   time.data_floor = floor;
+  time.sm_seconds = moved;
   time.whole = floor + std::max(port_seconds(all, spec, f), moved);
   if (f.notify_s > 0) {
     time.notify = time.data_after = f.notify_s + f.notify_s_per_token * tokens;

@@ -35,6 +35,7 @@ struct ExchangeTime {
   double send = 0, wire = 0, recv = 0;              ///< halves: wire from the end of the send
   double whole = 0;                                 ///< one comm kernel, from the moment every rank has started it
   double notify = 0;                                ///< of that, until the host knows the counts
+  double sm_seconds = 0;                            ///< of that, at least: what its SMs take to move the data
   double data_after = 0, data_floor = 0;            ///< pairwise flows: OpCost's, of halves and of a comm kernel alike
   double wire_for_peers = 0, whole_for_peers = 0;   ///< of `wire` and `whole`: because other ranks' ports are slow
   double send_port_bytes = 0, wire_port_bytes = 0;  ///< near data that the send stores; what the wire carries

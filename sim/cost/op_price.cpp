@@ -222,6 +222,8 @@ OpCost price_exchange(OpKind kind, const Exchange& exchange, int rank, const Mac
   cost.demand.sms = collective && exchange.transport == Transport::CopyEngine ? 0 : sms;
   cost.demand.cooperative = exchange.transport == Transport::Ht && collective;
   if (collective) cost.demand.loaded = static_cast<std::int32_t>(f.loaded * 1024 + 0.5);
+  if (time.sm_seconds > 0)
+    cost.demand.sm_share = static_cast<std::int32_t>(std::min(std::round(1024 * time.sm_seconds / time.whole), 1024.0));
   return cost;
 }
 

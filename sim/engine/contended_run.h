@@ -169,6 +169,7 @@ class ContendedRun {
   void release(Rank& rank, Actor* actors, std::size_t lane);
   void give_back(Rank& rank, Actor* actors, std::size_t lane);
   void grant(Rank& rank, Actor* actors);
+  static std::int32_t wanted_sms(const Rank& rank, const Actor& actor);
   bool take_sms(Rank& rank, Actor& actor, bool cooperative);
   void report_usage(const Rank& rank, const Actor* actors, std::int64_t to) const;
   void record(const Rank& rank, const Actor& actor, std::size_t lane);

@@ -110,9 +110,19 @@ void ContendedRun::give_back(Rank& rank, Actor* actors, std::size_t lane) {
   if (rank.hungry) grant(rank, actors);
 }
 
+/// SMs that all blocks of an op take: those that are free, one block each, while it finds them so; what its blocks fit
+/// on once it waited for others' blocks to leave, since the first SMs that fall free get as many as fit. Blocks that
+/// run stay where they are.
+std::int32_t ContendedRun::wanted_sms(const Rank& rank, const Actor& actor) {
+  const std::int32_t least = actor.share->least_sms;
+  if (actor.held > 0) return std::max(actor.held, least);
+  const bool waited = actor.ready < rank.now;
+  return waited ? least : std::clamp(rank.free_sms, least, actor.share->most_sms);
+}
+
 /// Gives an op as many of the free SMs as it can use. False: it cannot start with what there is.
 bool ContendedRun::take_sms(Rank& rank, Actor& actor, bool cooperative) {
-  const std::int32_t missing = actor.share->most_sms - actor.held;
+  const std::int32_t missing = wanted_sms(rank, actor) - actor.held;
   const std::int32_t given = std::min(missing, rank.free_sms);
   if (given == 0 || (cooperative && given < missing)) return actor.held > 0;
   actor.held += given;
@@ -133,7 +143,7 @@ void ContendedRun::grant(Rank& rank, Actor* actors) {
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
       const Actor& actor = actors[lane];
       const bool holds = actor.state >= State::Sms && actor.state < State::Done;
-      if (!holds || actor.share == nullptr || actor.held >= actor.share->most_sms) continue;
+      if (!holds || actor.share == nullptr || actor.held >= wanted_sms(rank, actor)) continue;
       if (item(rank, actors, lane).comm == comm) order[count++] = lane;
     }
     std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), [&](std::size_t a, std::size_t b) {
@@ -148,7 +158,7 @@ void ContendedRun::grant(Rank& rank, Actor* actors) {
       const bool waits = actor.state == State::Sms;
       const bool cooperative = actor.share->cooperative;
       const bool runs = !kept && take_sms(rank, actor, cooperative && waits);
-      const std::int32_t missing = actor.share->most_sms - actor.held;
+      const std::int32_t missing = wanted_sms(rank, actor) - actor.held;
       if (comm) rank.short_sms += missing;
       rank.hungry = rank.hungry || missing > 0;
       if (runs && waits) begin(rank, actors, order[i]);

@@ -35,10 +35,13 @@ void slow_to(Runner& runner, std::int64_t speed, Limit limit) {
   runner.limit = limit;
 }
 
-/// What memory traffic of others leaves a kernel that waits for each of its own accesses.
+/// What memory traffic of others leaves a kernel that waits for each of its own accesses. Several of its blocks on one
+/// SM wait at the same time: there the longer of the two counts, the SM's rate or the wait.
 std::int64_t loaded_speed(const Runner& runner, std::int64_t asked_hbm) {
   const std::int64_t others = std::min(asked_hbm - runner.share->hbm, kFullSpeed);
   const std::int64_t longer = kFullSpeed + ((others * runner.share->loaded) >> kSpeedBits);
+  if (runner.share->least_sms < runner.share->most_sms)
+    return std::min(runner.unshared, (kFullSpeed << kSpeedBits) / longer);
   return (runner.unshared << kSpeedBits) / longer;
 }
 
@@ -82,6 +85,8 @@ Share op_share(const Plan& plan, const OpDef& op, const OpCost& cost, const Mach
   if (machine.sms > 0) {
     share.sms = std::clamp(demand.sms, 0, machine.sms);
     share.most_sms = std::min(share.sms, partition_limit(plan, op));
+    share.least_sms = std::min<std::int32_t>(
+        static_cast<std::int32_t>(ceil_div(share.sms, std::max(demand.blocks_per_sm, 1))), share.most_sms);
   }
   share.tiles = std::max(demand.tiles, 0);
   share.sm_share = std::clamp(demand.sm_share, 0, 1024);
@@ -104,6 +109,7 @@ std::int64_t sm_speed(const Share& share, std::int32_t held, const MachineRates&
   if (held <= 0) return 0;
   // In 2^-20 of the op's time on all its SMs. Everything below stays far within 64 bits.
   const std::int64_t by_sms = (kFullSpeed * share.sm_share) / 1024, by_memory = share.hbm;
+  const std::int64_t by_ports = std::max(share.link, share.nic);
   std::int64_t sms_now = by_sms, memory_now = by_memory;
   if (share.tiles > 0) {
     sms_now = by_sms * ceil_div(share.tiles, held) / ceil_div(share.tiles, share.sms);
@@ -116,8 +122,8 @@ std::int64_t sm_speed(const Share& share, std::int32_t held, const MachineRates&
     const Wide carried = static_cast<Wide>(machine.sm_bytes_per_s) * held;
     memory_now = std::max(by_memory, static_cast<std::int64_t>(needed / carried));
   }
-  const std::int64_t rest = kFullSpeed - std::max(by_sms, by_memory);
-  const std::int64_t now = rest + std::max({sms_now, memory_now, by_sms, by_memory});
+  const std::int64_t rest = kFullSpeed - std::max({by_sms, by_memory, by_ports});
+  const std::int64_t now = rest + std::max({sms_now, memory_now, by_sms, by_memory, by_ports});
   return std::clamp<std::int64_t>((kFullSpeed << kSpeedBits) / now, 1, kFullSpeed);
 }
 

@@ -18,6 +18,7 @@ struct Share {
   std::int32_t loaded = 0;                  ///< OpDemand::loaded, in 2^-20
   std::int32_t sms = 0;                     ///< SMs its time is for
   std::int32_t most_sms = 0;                ///< SMs it can ever get: a green context is smaller
+  std::int32_t least_sms = 0;               ///< SMs that all its blocks fit on; most_sms where each fills one
   std::int32_t tiles = 0;
   std::int32_t sm_share = 1024;
   bool cooperative = false;   ///< starts on all its SMs or not at all
@@ -30,7 +31,8 @@ Share wire_share(const OpCost& cost, const MachineRates& machine);
 
 /// Speed on `held` SMs of an op whose time is for `share.sms`. The part of its time that its SMs change grows by the
 /// waves of its tiles (a staircase), or in proportion when it is not made of tiles; the part that its memory traffic
-/// takes grows once the SMs cannot carry the traffic; the longer of the two counts, and the rest stays. 0 SMs: 0.
+/// takes grows once the SMs cannot carry the traffic; what its ports take stays; the longest of these counts, and the
+/// rest stays. 0 SMs: 0.
 std::int64_t sm_speed(const Share& share, std::int32_t held, const MachineRates& machine);
 
 /// The shared resource that limits an op, if one does.

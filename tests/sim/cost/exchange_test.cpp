@@ -70,6 +70,11 @@ TEST_CASE("exchange: high throughput speeds up with SMs until a port is full") {
   CHECK(time_of(Transport::Ht, 8, 4096, 24).whole == time_of(Transport::Ht, 8, 4096, 32).whole);
   CHECK(time_of(Transport::Ht, 32, 4096, 16).whole == time_of(Transport::Ht, 32, 4096, 24).whole);
   CHECK(time_of(Transport::Ht, 32, 4096, 4).whole > 2 * time_of(Transport::Ht, 32, 4096, 24).whole);
+  // What its SMs take of that: nearly all on 4, and a quarter of it on 16, where the port is what counts.
+  const ExchangeTime few = time_of(Transport::LsaHt, 8, 4096, 4), most = time_of(Transport::LsaHt, 8, 4096, 16);
+  CHECK(few.sm_seconds > 0.95 * few.whole);
+  CHECK(most.sm_seconds == doctest::Approx(few.sm_seconds / 4));
+  CHECK(most.sm_seconds < 0.6 * most.whole);
   CHECK(time_of(Transport::Ht, 8, 4096, 20).notify > 0);
   CHECK(time_of(Transport::Ht, 8, 4096, 20, 50e9, false).notify == 0);
 }

@@ -47,6 +47,7 @@ inline OpDemand random_demand(const OpDef& op, const OpCost& cost, Draw& draw) {
     d.link_bytes = ns * draw.below(100);
     d.nic_bytes = ns * draw.below(40);
     d.cooperative = is_collective(op.kind) && draw.one_in(3);
+    d.blocks_per_sm = 1 + static_cast<int>(d.link_bytes % 4);
   } else {
     d.tiles = draw.one_in(2) ? static_cast<int>(draw.below(1000)) : 0;
     d.sm_share = static_cast<int>(draw.below(1025));

@@ -115,6 +115,59 @@ TEST_CASE("sharing: a kernel that is not cooperative starts on the SMs there are
   CHECK(t[1].end == 90000);
 }
 
+TEST_CASE("sharing: small blocks that wait share the first SMs to fall free, and stay there") {
+  // D has 8 blocks of 30 us, four of which fit an SM. X fills the GPU to 110 us: D gets 2 SMs then, not 8, where it
+  // takes 4 times as long, though the other 130 are free as well by then.
+  LanePlan p = fakes::lane_plan(
+      {{"X", OpKind::Other, kComputeLane, 100, demand(132)}, {"D", OpKind::D, kCommLane, 30, demand(8)}}, kMachine);
+  p.costs.host.launch = Ns{10000};
+  p.cost("D").demand.blocks_per_sm = 4;
+  p.cost("X").demand.block = Ns{100000};
+  std::vector<OpTimes> t = times_of(p);
+  CHECK(t[0].end == 110000);
+  CHECK(t[1].start == 110000);
+  CHECK(t[1].end == 230000);
+  CHECK(lost(t[1], SlowCause::Sms) == 90000);
+  // Blocks of X leave at 60 us: it goes on with 130 SMs, 132/130 times as long: 49.24 us done on 130 by 110, rest
+  // alike.
+  p.cost("X").demand.block = Ns{50000};
+  t = times_of(p);
+  CHECK(t[1].start == 60000);
+  CHECK(t[1].end == 180000);
+  CHECK(t[0].end == doctest::Approx(60000 + 50000 * 132.0 / 130).epsilon(1e-5));
+  // 4 SMs are free: two blocks on each, at once and at half speed.
+  p.cost("X").demand.sms = 128;
+  t = times_of(p);
+  CHECK(t[0].end == 110000);
+  CHECK(t[1].start == 20000);
+  CHECK(t[1].end == 80000);
+  // One is: half of the blocks start there, the others have to wait for another at 60 us. 40 us at 1/8, 100 at 1/4.
+  p.cost("X").demand.sms = 131;
+  t = times_of(p);
+  CHECK(t[1].start == 20000);
+  CHECK(t[1].end == 160000);
+  // 32 are free: an SM each.
+  p.cost("X").demand.sms = 100;
+  t = times_of(p);
+  CHECK(t[1].start == 20000);
+  CHECK(t[1].end == 50000);
+}
+
+TEST_CASE("sharing: blocks that share an SM wait for memory together") {
+  // X asks for all memory from 0 to 100 us and leaves 2 SMs to D's 4 blocks, which take twice as long beside it, as
+  // they would on 4 SMs: the longer of the two counts. A kernel of 2 blocks that fill their SMs is slowed twice over.
+  LanePlan p = fakes::lane_plan(
+      {{"X", OpKind::Other, kComputeLane, 400, demand(130, 400'000'000)}, {"D", OpKind::D, kCommLane, 30, demand(4)}},
+      kMachine);
+  p.cost("D").demand.blocks_per_sm = 2;
+  p.cost("D").demand.loaded = 1024;
+  CHECK(times_of(p)[1].end == 60000);
+  p.cost("D").demand.blocks_per_sm = 1;
+  p.cost("X").demand.block = Ns{400000};  // so that it gets no third one
+  p.costs.host.launch = Ns{1};
+  CHECK(times_of(p)[1].end == doctest::Approx(120000).epsilon(1e-3));
+}
+
 TEST_CASE("sharing: comm kernels come first, and what they leave goes to compute") {
   LanePlan p = fakes::lane_plan(
       {{"X", OpKind::Other, kComputeLane, 100, demand(132)}, {"D", OpKind::D, kCommLane, 30, demand(66)}}, kMachine);
@@ -248,6 +301,11 @@ TEST_CASE("sharing: speed on fewer SMs is a staircase of waves, or what memory l
   // Half of its time is arithmetic: that half grows.
   share.sm_share = 512;
   CHECK(slow(66) == doctest::Approx(1.5).epsilon(1e-5));
+  // A port takes three quarters, SMs beside it half: on a third of them 1.5 times the whole, on two thirds still 0.75.
+  share.link = kFullSpeed * 3 / 4;
+  CHECK(slow(44) == doctest::Approx(0.25 + 1.5).epsilon(1e-5));
+  CHECK(slow(88) == doctest::Approx(1).epsilon(1e-5));
+  share.link = 0;
   // All of its time is memory traffic at the machine's rate, 33 GB/s an SM at most: 31 SMs carry all, 15 half of it.
   share.sm_share = 0;
   share.hbm = kFullSpeed;
