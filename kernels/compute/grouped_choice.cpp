@@ -1,72 +1,189 @@
 #include "kernels/compute/grouped_choice.h"
 
 #include <algorithm>
-
-#include "kernels/compute/grouped_tiles.h"
+#include <numeric>
 
 namespace dbo::kernels {
 
 namespace {
 
-// Measured on an H200 (`dbo-gpu bench gemm`, by tile). A step is 64 along K. Narrow tiles of tokens are bound by what
-// the L2 delivers, some 50 bytes a cycle and SM, wide ones by the tensor cores, 8 cycles a token.
-constexpr double kStepCycles[] = {746, 746, 746, 746, 765, 800, 930, 1045, 1180, 1330, 1470};
-constexpr int kStepWidths = 16;  // tokens between two of them
-static_assert(sizeof kStepCycles / sizeof kStepCycles[0] == kTokenTileMost / kStepWidths);
-constexpr double kTokensLaunch = 9000;
-constexpr double kTokensToken = 20;  // of a tile's end, which is mostly writing C
-// Whole launches take that much longer than their tiles alone, over all shapes.
-constexpr double kTokensDrift = 1.02;
+// Measured on an H200 (`dbo-gpu bench gemm`), and held against the times of every size measured there, which they meet
+// within 5 % (root mean square, at the clock of the dense product beside each).
+constexpr int kStepK = 64;                 // a step along K
+constexpr double kTokenCycles = 8 / 0.95;  // a step of a tile of tokens, for each of them: bound by the tensor cores,
+constexpr double kL2BytesPerCycle = 50;    // or by what the L2 delivers to an SM
+constexpr double kMemoryBytesPerCycle = 3100;  // to all: 4.2 TB/s at 1.36 GHz
+constexpr double kColumnStep = 1064;           // of a tile of 128 rows x 256 columns
+constexpr double kColumnStepHalf = 850;        // of one whose second 64 rows are not there
+constexpr double kTokensLaunch = 9000, kColumnsLaunch = 10000;
+// A tile's end, which is mostly writing C: with columns of C it is hidden behind the next tile but for this.
+constexpr double kTokensEnd = 600, kTokensEndToken = 20, kColumnsEnd = 1500;
 constexpr double kHalfTile = 0.62;  // of a whole one
-constexpr double kColumnsStep = 1064, kColumnsLaunch = 10000, kColumnsTile = 1500;
-constexpr int kStepK = 64;
-constexpr int kFewRows = 96;
+constexpr int kRowBytes = kStepK * 2;
+constexpr int kCopiedTokens = 16;  // tokens are copied in multiples of it
 
-std::int64_t up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
+struct Work {
+  double step = 0;   ///< cycles of a step when memory keeps up
+  double steps = 0;  ///< of K, and the tile's end counted in them
+  double bytes = 0;  ///< that it must read from memory or write there
+};
+Work make_work(int k, double step, double end, double bytes) {
+  return {step, tiles_up(k, kStepK) + end / step, bytes};
 }
 
-/// Cycles of that many tiles, of which a small last round is cut in halves.
-double rounds_of(std::int64_t tiles, int sms, double tile) {
-  const auto last = static_cast<int>(tiles % sms);
-  return static_cast<double>(tiles / sms) * tile +
-         (last == 0 ? 0.0 : tile * (last_round_is_small(last, sms) ? kHalfTile : 1.0));
+struct Running {
+  double step, left, bytes_per_step;
+  std::size_t number;
+};
+
+/// Cycles that no step is shorter than, so that all together ask memory for no more than it delivers: blocks have as
+/// many copies under way each, so that all wait for as long.
+double shortest_step(const std::vector<Running>& running) {
+  double demand = 0, longest = 0;
+  for (const Running& r : running) {
+    demand += r.bytes_per_step / r.step;
+    longest = std::max(longest, r.step);
+  }
+  if (demand <= kMemoryBytesPerCycle) return 0;
+  // From above: with fewer of them held up, the others' share falls.
+  double shortest = longest * demand / kMemoryBytesPerCycle;
+  while (true) {
+    double held = 0, free = kMemoryBytesPerCycle;
+    for (const Running& r : running) {
+      if (r.step < shortest) {
+        held += r.bytes_per_step;
+      } else {
+        free -= r.bytes_per_step / r.step;
+      }
+    }
+    if (held <= 0 || free <= 0) return shortest;
+    const double next = held / free;
+    if (next >= shortest * (1 - 1e-6)) return next;
+    shortest = next;
+  }
 }
 
-double tokens_cycles(const GroupedShape& s) {
-  const TokenParts cut(static_cast<int>(s.rows_per_expert), {kTokenTileMost, kTokenTileStep});
-  const std::int64_t tiles = up(s.n, kTokenTileRows) * cut.parts * s.experts;
-  // Parts differ by one step at most: their mean width serves.
-  const double width = static_cast<double>(cut.steps) / cut.parts * kTokenTileStep;
-  const double place = std::max(width / kStepWidths - 1, 0.0);
-  const int at = std::min(static_cast<int>(place), kTokenTileMost / kStepWidths - 2);
-  const double step = kStepCycles[at] + (place - at) * (kStepCycles[at + 1] - kStepCycles[at]);
-  const double tile = static_cast<double>(up(s.k, kStepK)) * step + width * kTokensToken;
-  return (kTokensLaunch + rounds_of(tiles, s.sms, tile)) * kTokensDrift;
+/// Cycles of that work on `sms` blocks. `drawn`: a block that is done takes the next; else block b has b, b + sms, and
+/// so on.
+double run(const std::vector<Work>& work, int sms, bool drawn) {
+  const auto begin = [&](std::size_t number) {
+    const Work& w = work[number];
+    return Running{w.step, w.steps, w.bytes / w.steps, number};
+  };
+  std::vector<Running> running;
+  std::size_t next = 0;
+  while (next < work.size() && next < static_cast<std::size_t>(sms)) running.push_back(begin(next++));
+  double time = 0;
+  while (!running.empty()) {
+    const double shortest = shortest_step(running);
+    double elapsed = running[0].left * std::max(running[0].step, shortest);
+    for (const Running& r : running) elapsed = std::min(elapsed, r.left * std::max(r.step, shortest));
+    time += elapsed;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      Running r = running[i];
+      r.left -= elapsed / std::max(r.step, shortest);
+      if (r.left <= 1e-6) {
+        const std::size_t after = drawn ? next++ : r.number + static_cast<std::size_t>(sms);
+        if (after >= work.size()) continue;
+        r = begin(after);
+      }
+      running[kept++] = r;
+    }
+    running.resize(kept);
+  }
+  return time;
+}
+
+std::vector<std::int32_t> offsets(const std::vector<std::int32_t>& rows) {
+  std::vector<std::int32_t> offset{0};
+  for (const std::int32_t r : rows) offset.push_back(offset.back() + r);
+  return offset;
+}
+
+/// What a tile moves: its part of weights that `sharing` tiles read, of tokens that all of a row of tiles read, and C.
+double bytes_of(const GroupedShape& s, int tokens, int columns, int sharing) {
+  const double part = static_cast<double>(columns) / s.n;
+  return 2.0 * (static_cast<double>(columns) * s.k / sharing + tokens * part * (s.k + s.out_columns));
+}
+
+double tokens_cycles(const GroupedTuning& tuning, const GroupedShape& s) {
+  const TokenCut cut{tuning.most_tokens > 0 ? tuning.most_tokens : kTokenTileMost, kTokenTileStep};
+  const auto offset = offsets(s.rows);
+  const auto parts_of = [&](std::size_t e) { return TokenParts(s.rows[e], cut); };
+  std::vector<std::uint16_t> by_place(s.rows.size());
+  std::iota(by_place.begin(), by_place.end(), std::uint16_t{0});
+  std::stable_sort(by_place.begin(), by_place.end(), [&](std::uint16_t a, std::uint16_t b) {
+    return place_of_expert(parts_of(a), tuning.order) > place_of_expert(parts_of(b), tuning.order);
+  });
+  std::vector<std::int32_t> start{0};
+  int several = 0;
+  for (const std::uint16_t e : by_place) {
+    const int count = TokenTiles::count_of(s.rows[e], s.n, kTokenTileRows, cut);
+    start.push_back(start.back() + count);
+    several += parts_of(e).parts > 1 ? count : 0;
+  }
+  TokenTiles tiles(offset.data(), by_place.data(), start.data(), static_cast<int>(s.rows.size()), several, s.n,
+                   kTokenTileRows, cut, tuning.order, s.sms);
+  std::vector<Work> work;
+  for (int i = 0; i < tiles.count(); ++i) {
+    const TokenTile t = tiles.find(i);
+    const double width = tiles_up(t.tokens, kTokenTileStep) * kTokenTileStep;
+    const double copied = kTokenTileRows + tiles_up(t.tokens, kCopiedTokens) * kCopiedTokens;
+    const double step = std::max(kTokenCycles * width, copied * kRowBytes / kL2BytesPerCycle);
+    const bool half = t.rows < kTokenTileRows;
+    work.push_back(make_work(
+        s.k, step * (half ? kHalfTile : 1.0), (kTokensEnd + kTokensEndToken * width) * t.rows / kTokenTileRows,
+        bytes_of(s, t.tokens, std::min(t.rows, s.n - t.column), parts_of(static_cast<std::size_t>(t.expert)).parts)));
+  }
+  return kTokensLaunch + run(work, s.sms, true);
 }
 
 double columns_cycles(const GroupedShape& s) {
-  const std::int64_t tiles = up(s.rows_per_expert, kColumnTileRows) * up(s.n, kColumnTileColumns) * s.experts;
-  const double tile = static_cast<double>(up(s.k, kStepK)) * kColumnsStep + kColumnsTile;
-  return kColumnsLaunch + rounds_of(tiles, s.sms, tile);
+  const auto offset = offsets(s.rows);
+  int whole = 0;
+  for (const std::int32_t r : s.rows) whole += ColumnTiles::count_of(r, s.n);
+  ColumnTiles tiles(offset.data(), whole, s.n, s.sms);
+  std::vector<Work> work;
+  for (int i = 0; i < tiles.count(); ++i) {
+    const ColumnTile t = tiles.find(i);
+    const double step = t.rows > kColumnTileRows / 2 ? kColumnStep : kColumnStepHalf;
+    const auto expert = static_cast<std::size_t>((t.weight_row - t.column) / s.n);
+    work.push_back(
+        make_work(s.k, step * (t.columns < kColumnTileColumns ? kHalfTile : 1.0), kColumnsEnd,
+                  bytes_of(s, t.rows, std::min(t.columns, s.n - t.column), tiles_up(s.rows[expert], kColumnTileRows))));
+  }
+  return kColumnsLaunch + run(work, s.sms, false);
 }
 
 }  // namespace
 
-double grouped_cycles(GroupedTile tile, const GroupedShape& shape) {
-  if (shape.rows_per_expert < 1) return 0;
-  return tile == GroupedTile::Tokens ? tokens_cycles(shape) : columns_cycles(shape);
+double grouped_cycles(const GroupedChoice& choice, const GroupedShape& shape) {
+  if (std::all_of(shape.rows.begin(), shape.rows.end(), [](std::int32_t r) { return r < 1; })) return 0;
+  return choice.tile == GroupedTile::Tokens ? tokens_cycles(choice.tuning, shape) : columns_cycles(shape);
 }
 
-GroupedTile choose_grouped_tile(const GroupedShape& shape) {
-  // Up to a tile of tokens the weights' way from HBM is longer than any product. Both kernels are as fast, but for
-  // unequal experts, whose small ones drawing puts beside the large.
-  if (shape.rows_per_expert <= kColumnTileRows) {
-    return shape.rows_per_expert <= kFewRows ? GroupedTile::Tokens : GroupedTile::Columns;
+GroupedChoice choose_grouped(const GroupedShape& shape) {
+  // Where nothing speaks for narrower tiles: fewer wide ones cost less than is counted.
+  constexpr double kNarrower = 1.01;
+  constexpr int kMost[] = {192, 176, 160, 144, 128};
+  GroupedChoice best{GroupedTile::Columns, {}};
+  double cycles = grouped_cycles(best, shape);
+  for (const int most : kMost) {
+    for (const TokenOrder order : {TokenOrder::WideFirst, TokenOrder::Mixed}) {
+      const GroupedChoice choice{GroupedTile::Tokens, {most, order}};
+      const double own = grouped_cycles(choice, shape) * (most < kMost[0] ? kNarrower : 1.0);
+      if (own >= cycles) continue;
+      cycles = own;
+      best = choice;
+    }
   }
-  return grouped_cycles(GroupedTile::Tokens, shape) < grouped_cycles(GroupedTile::Columns, shape)
-             ? GroupedTile::Tokens
-             : GroupedTile::Columns;
+  return best;
+}
+
+MlpChoice choose_mlp(const std::vector<std::int32_t>& rows, int hidden, int intermediate, int sms) {
+  return {choose_grouped({rows, 2 * intermediate, hidden, intermediate, sms}),
+          choose_grouped({rows, hidden, intermediate, hidden, sms})};
 }
 
 }  // namespace dbo::kernels

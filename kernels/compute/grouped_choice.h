@@ -1,7 +1,11 @@
-// Which of the bf16 grouped GEMM's kernels to run, from what their tiles cost. Plain C++, no CUDA.
+// Which of the grouped GEMM's kernels to run, and how, from the rows of each expert: what a launch's tiles would cost,
+// one after the other on every SM. For hosts that know the rows, as those that route a plan's tokens do. Plain C++.
 #pragma once
 
 #include <cstdint>
+#include <vector>
+
+#include "kernels/compute/grouped_tiles.h"
 
 namespace dbo::kernels {
 
@@ -9,7 +13,18 @@ namespace dbo::kernels {
 /// like Tokens with tiles of 128 columns of C.
 enum class GroupedTile : std::uint8_t {
   Columns,  ///< columns of C: tiles of 128 tokens x 256 columns, blocks take them in turns
-  Tokens,   ///< tokens: tiles of 256 columns of C x up to 176 tokens, blocks draw them from a counter
+  Tokens,   ///< tokens: tiles of 256 columns of C x up to 192 tokens, blocks draw them from a counter
+};
+
+/// How the variants with tokens as columns go about their work. Results do not depend on it.
+struct GroupedTuning {
+  int most_tokens = 0;  ///< of a tile, a multiple of its step; 0: kTokenTileMost, of e4m3 kTokenTileMostFp8
+  TokenOrder order = TokenOrder::WideFirst;
+};
+
+struct GroupedChoice {
+  GroupedTile tile = GroupedTile::Tokens;
+  GroupedTuning tuning = {};
 };
 
 /// Elements from block to block of the scales of e4m3 rows: the rows, rounded up to what their copies ask of a stride.
@@ -17,17 +32,24 @@ constexpr std::int64_t grouped_scale_stride(std::int64_t max_rows) {
   return (max_rows + 3) / 4 * 4;
 }
 
+/// A bf16 launch.
 struct GroupedShape {
-  std::int64_t rows_per_expert = 0;
-  int experts = 0;
+  std::vector<std::int32_t> rows;  ///< of each expert
   int n = 0, k = 0;
+  int out_columns = 0;  ///< of C
   int sms = 0;
 };
 
-/// Cycles a launch takes when every expert gets that many rows and memory keeps up.
-double grouped_cycles(GroupedTile tile, const GroupedShape& shape);
+/// Cycles a launch is expected to take. The tiles are those of the kernel, in its order.
+double grouped_cycles(const GroupedChoice& choice, const GroupedShape& shape);
 
-/// The variant expected to be faster.
-GroupedTile choose_grouped_tile(const GroupedShape& shape);
+/// The variant expected to be fastest.
+GroupedChoice choose_grouped(const GroupedShape& shape);
+
+/// Those of op MLP's two products.
+struct MlpChoice {
+  GroupedChoice up, down;
+};
+MlpChoice choose_mlp(const std::vector<std::int32_t>& rows, int hidden, int intermediate, int sms);
 
 }  // namespace dbo::kernels

@@ -44,8 +44,11 @@ struct Shape {
   static constexpr int kReaders = kConsumerWarps + (kScales > 0 ? 1 : 0);  // warps that read what was drawn
   static constexpr int kStart = kDrawn + kDraws * 16;
   static constexpr int kOrder = kStart + (kMaxLocalExperts + 1) * 4;
-  static constexpr int kStaging = (kOrder + kMaxLocalExperts * 2 + 15) / 16 * 16;
-  static constexpr int kSharedBytes = kStaging + kConsumerWarps * kStagingBytes;
+  static constexpr int kSeveral = kOrder + kMaxLocalExperts * 2;
+  // Where tiles are too large for it, a warp turns its part over in the last stage that it has read.
+  static constexpr bool kOwnStaging = kScales > 0;
+  static constexpr int kStaging = (kSeveral + 4 + 15) / 16 * 16;
+  static constexpr int kSharedBytes = kOwnStaging ? kStaging + kConsumerWarps * kStagingBytes : kSeveral + 4;
   static_assert(kMost % GroupedRowsMap::kStep == 0 && kSharedBytes <= 227 * 1024 && kStageBytes % 1024 == 0 &&
                 kDrawn % 16 == 0);
 };
@@ -94,9 +97,11 @@ struct Turn {
   }
 };
 
-/// Orders the experts by the width of their parts and counts tiles in that order. `width` [experts] is scratch.
+/// Orders the experts by place and counts tiles in that order, in `several` those of experts with several parts.
+/// `place` [experts] is scratch.
 template <class S>
-__device__ void plan_tiles(const Params& p, std::int32_t* width, std::int32_t* start, std::uint16_t* order) {
+__device__ void plan_tiles(const Params& p, std::int32_t* place_of, std::int32_t* start, std::uint16_t* by_place,
+                           std::int32_t* several) {
   const int thread = static_cast<int>(threadIdx.x);
   const TokenCut cut{p.tuning.most_tokens, S::kStep};
   const auto tokens_of = [&](int e) { return __ldg(p.offset + e + 1) - __ldg(p.offset + e); };
@@ -104,37 +109,50 @@ __device__ void plan_tiles(const Params& p, std::int32_t* width, std::int32_t* s
     // One warp, an expert a lane: nothing else starts before it is done.
     if (thread >= 32) return;
     const int tokens = thread < p.experts ? tokens_of(thread) : 0;
-    const int own = TokenParts(tokens, cut).width(), tiles = TokenTiles::count_of(tokens, p.n, S::kRows, cut);
-    int place = 0, before = 0, all = 0;
+    const TokenParts parts(tokens, cut);
+    const int own = place_of_expert(parts, p.tuning.order), tiles = TokenTiles::count_of(tokens, p.n, S::kRows, cut);
+    const unsigned cut_up = __ballot_sync(0xffffffffu, parts.parts > 1);
+    int place = 0, before = 0, all = 0, of_several = 0;
     for (int f = 0; f < p.experts; ++f) {
       const int other = __shfl_sync(0xffffffffu, own, f), theirs = __shfl_sync(0xffffffffu, tiles, f);
       const bool first = other > own || (other == own && f < thread);
       place += first ? 1 : 0;
       before += first ? theirs : 0;
       all += theirs;
+      of_several += cut_up >> f & 1 ? theirs : 0;
     }
     if (thread < p.experts) {
-      order[place] = static_cast<std::uint16_t>(thread);
+      by_place[place] = static_cast<std::uint16_t>(thread);
       start[place] = before;
     }
-    if (thread == 0) start[p.experts] = all;
+    if (thread == 0) {
+      start[p.experts] = all;
+      *several = of_several;
+    }
     return;
   }
-  for (int e = thread; e < p.experts; e += kThreads) width[e] = TokenParts(tokens_of(e), cut).width();
+  for (int e = thread; e < p.experts; e += kThreads) {
+    place_of[e] = place_of_expert(TokenParts(tokens_of(e), cut), p.tuning.order);
+  }
   __syncthreads();
   for (int e = thread; e < p.experts; e += kThreads) {
-    const int own = width[e];
+    const int own = place_of[e];
     int before = 0;
-    for (int f = 0; f < p.experts; ++f) before += width[f] > own || (width[f] == own && f < e) ? 1 : 0;
-    order[before] = static_cast<std::uint16_t>(e);
+    for (int f = 0; f < p.experts; ++f) before += place_of[f] > own || (place_of[f] == own && f < e) ? 1 : 0;
+    by_place[before] = static_cast<std::uint16_t>(e);
   }
   __syncthreads();
   if (thread >= 32) return;
   const int each = tiles_up(p.experts, 32);
   const int begin = min(thread * each, p.experts), end = min(begin + each, p.experts);
-  const auto tiles = [&](int i) { return TokenTiles::count_of(tokens_of(order[i]), p.n, S::kRows, cut); };
-  int sum = 0;
-  for (int i = begin; i < end; ++i) sum += tiles(i);
+  const auto tiles = [&](int i) { return TokenTiles::count_of(tokens_of(by_place[i]), p.n, S::kRows, cut); };
+  int sum = 0, of_several = 0;
+  for (int i = begin; i < end; ++i) {
+    sum += tiles(i);
+    of_several += TokenParts(tokens_of(by_place[i]), cut).parts > 1 ? tiles(i) : 0;
+  }
+  for (int d = 16; d > 0; d /= 2) of_several += __shfl_xor_sync(0xffffffffu, of_several, d);
+  if (thread == 0) *several = of_several;
   int before = sum;
   for (int d = 1; d < 32; d *= 2) {
     const int other = __shfl_up_sync(0xffffffffu, before, d);
@@ -151,11 +169,11 @@ __device__ void plan_tiles(const Params& p, std::int32_t* width, std::int32_t* s
 /// `copy_scales(shared address, barrier, token, step)` issues the copy of S::kScales bytes that belong to a step.
 template <class S, class CopyScales>
 __device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p, const Ring<S>& ring,
-                                        const std::uint16_t* order, const std::int32_t* start,
+                                        const std::uint16_t* by_place, const std::int32_t* start, int several,
                                         const CopyScales& copy_scales) {
   const int steps = tiles_up(p.k, S::kStepK);
-  TokenTiles tiles(p.offset, order, start, p.experts, p.n, S::kRows, {p.tuning.most_tokens, S::kStep},
-                   static_cast<int>(gridDim.x));
+  TokenTiles tiles(p.offset, by_place, start, p.experts, several, p.n, S::kRows, {p.tuning.most_tokens, S::kStep},
+                   p.tuning.order, static_cast<int>(gridDim.x));
   Turn turn{0, 1};
   std::uint32_t slot = 0, taken_parity = 1;
   bool first = true;
@@ -223,6 +241,7 @@ struct Share {
   int width;           // tokens to multiply, rounded up by multiply_any
   int weight_row;      // where its rows of weights begin in a stage, and its tokens
   int token_row;
+  bool whole;  // tile
 };
 
 /// The readers' side of the drawing. They wait without end: what they wait for, the producer gives up on.
@@ -259,7 +278,8 @@ class Shares {
     share.column = tile.column;
     share.expert = tile.expert;
     share.weight_row = share.token_row = 0;
-    if (tile.rows == S::kRows) {
+    share.whole = tile.rows == S::kRows;
+    if (share.whole) {
       share.weight_row = group_ * S::kHalf;
       share.column += share.weight_row;
     } else {
@@ -343,7 +363,8 @@ __device__ __forceinline__ void run(const GroupedMaps& maps, const Params& p, un
                                     const CopyScales& copy_scales, const Scale& scale, const Consume& consume) {
   const Ring<S> ring{sm90::shared_address(shared_memory)};
   auto* const start = reinterpret_cast<std::int32_t*>(shared_memory + S::kStart);
-  auto* const order = reinterpret_cast<std::uint16_t*>(shared_memory + S::kOrder);
+  auto* const by_place = reinterpret_cast<std::uint16_t*>(shared_memory + S::kOrder);
+  auto* const several = reinterpret_cast<std::int32_t*>(shared_memory + S::kSeveral);
   maps.prefetch();
   if (threadIdx.x == 0) {
     if (ring.shared % 1024 != 0) __trap();
@@ -359,13 +380,14 @@ __device__ __forceinline__ void run(const GroupedMaps& maps, const Params& p, un
     sm90::barrier_init_fence();
     if (p.sm_ids != nullptr) p.sm_ids[blockIdx.x] = sm90::sm_id();
   }
-  plan_tiles<S>(p, reinterpret_cast<std::int32_t*>(shared_memory), start, order);  // its scratch is the first stage
+  // Its scratch is the first stage.
+  plan_tiles<S>(p, reinterpret_cast<std::int32_t*>(shared_memory), start, by_place, several);
   sm90::fence_async_shared();  // before copies overwrite the scratch
   __syncthreads();
   if (threadIdx.x < 128) {
     sm90::registers_decrease<40>();
     if (threadIdx.x == 0) {
-      produce<S>(maps, p, ring, order, start, copy_scales);
+      produce<S>(maps, p, ring, by_place, start, *several, copy_scales);
     } else if (threadIdx.x >= 32 && threadIdx.x < 64) {
       scale(ring);
     }

@@ -16,11 +16,6 @@
 
 namespace dbo::kernels {
 
-/// How the variants with tokens as columns go about their work, for measurements. Results do not depend on it.
-struct GroupedTuning {
-  int most_tokens = 0;  ///< of a tile, a multiple of its step; 0: kTokenTileMost, of e4m3 kTokenTileMostFp8
-};
-
 /// What the epilogue does with the accumulators.
 enum class GroupedEpilogue : std::uint8_t {
   Store,   ///< C [rows][n]

@@ -16,7 +16,7 @@ inline constexpr int kTokenTileRows = 256;     ///< bf16
 inline constexpr int kTokenTileRowsFp8 = 128;  ///< e4m3: the height of a block of weights with one scale
 /// Most tokens of a tile, and what its width is rounded up to: of e4m3 two of the tensor cores' steps, since threads
 /// read the scales of so many tokens at once.
-inline constexpr int kTokenTileMost = 176;     ///< bf16
+inline constexpr int kTokenTileMost = 192;     ///< bf16
 inline constexpr int kTokenTileMostFp8 = 192;  ///< e4m3
 inline constexpr int kTokenTileStep = 8;       ///< bf16
 inline constexpr int kTokenTileStepFp8 = 16;   ///< e4m3
@@ -135,19 +135,39 @@ struct TokenParts {
   }
 };
 
-/// All tiles of a launch, numbered so that wide ones come first: blocks draw them in that order, and what is left for
-/// the last ones is small. When the last round would keep at most half of the blocks busy, or is of narrower tiles
-/// than the first, its tiles are cut in two along the weights.
+/// In which order blocks draw tiles.
+enum class TokenOrder : std::uint8_t {
+  WideFirst,  ///< what is left for the last ones is small
+  /// Tiles of experts with several parts, whose products take longer than their weights' way from memory, and those of
+  /// experts with one part, which wait for it, by turns, so that both resources are at work all the time; of the latter
+  /// the smallest, for half of the blocks, come last.
+  Mixed,
+};
+
+/// Experts whose tiles stand before the others' when a launch is planned.
+DBO_TILES_FUNCTION int place_of_expert(const TokenParts& parts, TokenOrder order) {
+  constexpr int kBefore = 1 << 16;  // more than any width
+  return parts.width() + (order == TokenOrder::Mixed && parts.parts > 1 ? kBefore : 0);
+}
+
+/// All tiles of a launch, in the order in which blocks draw them. When the last round would keep at most half of the
+/// blocks busy, or, with wide ones first, is of narrower tiles than the first, its tiles are cut in two along the
+/// weights.
 class TokenTiles {
  public:
-  /// `offset` [experts + 1] first row of each expert; `order` [experts] experts by falling width of their parts;
-  /// `start` [experts + 1] tiles of the experts before it in that order; `rows` of weights of a tile.
-  DBO_TILES_FUNCTION TokenTiles(const std::int32_t* offset, const std::uint16_t* order, const std::int32_t* start,
-                                int experts, int n, int rows, TokenCut cut, int blocks)
-      : offset_(offset), order_(order), start_(start), n_(n), rows_(rows), cut_(cut) {
+  /// `offset` [experts + 1] first row of each expert; `by_place` [experts] experts by falling place_of_expert; `start`
+  /// [experts + 1] tiles of the experts before it in that order; `several` tiles of experts with several parts; `rows`
+  /// of weights of a tile.
+  DBO_TILES_FUNCTION TokenTiles(const std::int32_t* offset, const std::uint16_t* by_place, const std::int32_t* start,
+                                int experts, int several, int n, int rows, TokenCut cut, TokenOrder order, int blocks)
+      : offset_(offset), by_place_(by_place), start_(start), n_(n), rows_(rows), cut_(cut) {
     const int whole = start[experts], last = whole % blocks;
     bool halve = last_round_is_small(last, blocks);
-    if (last > 0 && !halve) {
+    if (order == TokenOrder::Mixed) {
+      const int single = whole - several;
+      several_ = several;
+      mixed_ = whole - (single < blocks / 2 ? single : blocks / 2);
+    } else if (last > 0 && !halve) {
       int i = experts - 1;
       while (start[i] > whole - last) --i;
       halve = 4 * parts_of(0).width() > 5 * parts_of(i).width();
@@ -166,9 +186,12 @@ class TokenTiles {
   DBO_TILES_FUNCTION TokenTile find(int number) {
     const bool half = number >= first_half_;
     const int piece = half ? (number - first_half_) % 2 : 0;
-    const int whole = half ? first_half_ + (number - first_half_) / 2 : number;
-    while (start_[at_ + 1] <= whole) ++at_;
-    const int expert = order_[at_], local = whole - start_[at_];
+    const int whole = unmixed(half ? first_half_ + (number - first_half_) / 2 : number);
+    const bool of_several = whole < several_;
+    int at = of_several ? at_several_ : at_;
+    while (start_[at + 1] <= whole) ++at;
+    (of_several ? at_several_ : at_) = at;
+    const int expert = by_place_[at], local = whole - start_[at];
     const int first = offset_[expert], tokens = offset_[expert + 1] - first;
     const TokenParts parts(tokens, cut_);
     const int row_tiles = tiles_up(n_, rows_);
@@ -192,17 +215,27 @@ class TokenTiles {
   static constexpr int kBand = 12;
 
   DBO_TILES_FUNCTION TokenParts parts_of(int at) const {
-    const int expert = order_[at];
+    const int expert = by_place_[at];
     return TokenParts(offset_[expert + 1] - offset_[expert], cut_);
   }
 
+  /// Where the tile that is drawn as `drawn` stands among the tiles by place: of the first `mixed_` drawn, those of
+  /// experts with several parts are spread evenly.
+  DBO_TILES_FUNCTION int unmixed(int drawn) const {
+    if (several_ == 0 || drawn >= mixed_) return drawn;
+    const auto before = [&](int count) { return static_cast<int>(std::int64_t{count} * several_ / mixed_); };
+    const int of_several = before(drawn);
+    return before(drawn + 1) > of_several ? of_several : several_ + drawn - of_several;
+  }
+
   const std::int32_t* offset_;
-  const std::uint16_t* order_;
+  const std::uint16_t* by_place_;
   const std::int32_t* start_;
   int n_, rows_;
   TokenCut cut_;
   int first_half_ = 0, count_ = 0;
-  int at_ = 0;
+  int several_ = 0, mixed_ = 0;  // none, unless tiles are mixed
+  int at_ = 0, at_several_ = 0;  // of the experts, by place
 };
 
 }  // namespace dbo::kernels

@@ -1,4 +1,4 @@
-// The grouped GEMM in bf16 with tokens as columns (grouped_draw.cuh). A tile is 256 rows of weights by at most 176
+// The grouped GEMM in bf16 with tokens as columns (grouped_draw.cuh). A tile is 256 rows of weights by at most 192
 // tokens: large ones, since what the L2 must deliver for each product falls with both sides.
 #include "kernels/compute/grouped_tokens.h"
 
@@ -37,9 +37,10 @@ __device__ __forceinline__ void store(const Sums& d, const Params& p, const Shar
 
 /// All of K for 128 rows of weights and kN tokens, from these offsets in a stage. Rows go to the two halves of the sums
 /// by turns of 8: so gate and up of a column meet in one thread, and a warp's rows are neighbours.
+/// Returns the last step's stage, which the caller hands back.
 template <int kN>
-__device__ __forceinline__ void multiply(Sums& d, const Ring<S>& ring, std::uint32_t weights, std::uint32_t tokens,
-                                         int lane, int steps, Turn& turn) {
+__device__ __forceinline__ std::uint32_t multiply(Sums& d, const Ring<S>& ring, std::uint32_t weights,
+                                                  std::uint32_t tokens, int lane, int steps, Turn& turn) {
   std::uint32_t previous = 0;
   for (int k = 0; k < steps; ++k) {
     sm90::barrier_wait_always(ring.full(turn.stage), turn.parity);
@@ -63,20 +64,19 @@ __device__ __forceinline__ void multiply(Sums& d, const Ring<S>& ring, std::uint
   sm90::wgmma_wait<0>();
   sm90::fence_registers(d[0]);
   sm90::fence_registers(d[1]);
-  if (lane == 0) sm90::barrier_arrive(ring.empty(previous));
+  return previous;
 }
 
 /// multiply<kN> for the first of kN, kN + 8, ... that holds `width` tokens.
 template <int kN>
-__device__ __forceinline__ void multiply_any(int width, Sums& d, const Ring<S>& ring, std::uint32_t weights,
-                                             std::uint32_t tokens, int lane, int steps, Turn& turn) {
+__device__ __forceinline__ std::uint32_t multiply_any(int width, Sums& d, const Ring<S>& ring, std::uint32_t weights,
+                                                      std::uint32_t tokens, int lane, int steps, Turn& turn) {
   if constexpr (kN < S::kMost) {
     if (width > kN) {
-      multiply_any<kN + S::kStep>(width, d, ring, weights, tokens, lane, steps, turn);
-      return;
+      return multiply_any<kN + S::kStep>(width, d, ring, weights, tokens, lane, steps, turn);
     }
   }
-  multiply<kN>(d, ring, weights, tokens, lane, steps, turn);
+  return multiply<kN>(d, ring, weights, tokens, lane, steps, turn);
 }
 
 __device__ __forceinline__ void consume(const Params& p, const Ring<S>& ring) {
@@ -86,16 +86,24 @@ __device__ __forceinline__ void consume(const Params& p, const Ring<S>& ring) {
   Turn turn;
   Shares<S> shares(ring, lane, group);
   Share share;
-  const std::uint32_t staging = ring.staging(group * 4 + warp);
   Sums d;
   while (shares.next(share)) {
-    multiply_any<S::kStep>(share.width, d, ring, static_cast<std::uint32_t>(share.weight_row * kRowBytes),
-                           static_cast<std::uint32_t>(share.token_row * kRowBytes), lane, steps, turn);
+    const std::uint32_t last =
+        multiply_any<S::kStep>(share.width, d, ring, static_cast<std::uint32_t>(share.weight_row * kRowBytes),
+                               static_cast<std::uint32_t>(share.token_row * kRowBytes), lane, steps, turn);
+    // Where a warp turns its part over: rows of weights that only it has read, or in a half tile rows that are not
+    // there.
+    const int row = share.whole ? share.weight_row + warp * (S::kHalf / 4)
+                                : S::kHalf + (group * 4 + warp) * (kStagingBytes / kRowBytes);
+    const std::uint32_t staging = ring.weights(last) + static_cast<std::uint32_t>(row * kRowBytes);
     if (p.swiglu) {
       store<true>(d, p, share, warp, staging, lane);
     } else {
       store<false>(d, p, share, warp, staging, lane);
     }
+    sm90::fence_async_shared();  // the copy engine writes there next
+    __syncwarp();
+    if (lane == 0) sm90::barrier_arrive(ring.empty(last));
   }
 }
 

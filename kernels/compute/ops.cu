@@ -427,7 +427,6 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   const int sms = args.sms > 0 ? args.sms : context.device_sms;
   const int experts = args.moe.experts_per_rank, hidden = d.hidden, width = d.moe.intermediate;
   const ExpertIndex index{args.scratch.offset, args.scratch.row, args.scratch.position};
-  const std::int64_t hint = args.rows_hint > 0 ? args.rows_hint : args.max_rows / experts;
 
   GroupedGemmArgs up;
   up.offset = args.scratch.offset;
@@ -437,7 +436,8 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   up.n = 2 * width;
   up.k = hidden;
   up.sms = sms;
-  up.tile = choose_grouped_tile({hint, experts, up.n, up.k, sms});
+  up.tile = args.choice.up.tile;
+  up.tuning = args.choice.up.tuning;
   up.epilogue = GroupedEpilogue::SwiGlu;
   // Offsets and row maps come from the kernel before the one that prepares the rows. Where other kernels have SMs of
   // their own, blocks that wait would take them.
@@ -456,7 +456,8 @@ cudaError_t launch_mlp(OpContext& context, const MlpArgs& args, cudaStream_t str
   down.n = hidden;
   down.k = width;
   down.sms = sms;
-  down.tile = choose_grouped_tile({hint, experts, down.n, down.k, sms});
+  down.tile = args.choice.down.tile;
+  down.tuning = args.choice.down.tuning;
   down.early_start = up.early_start;
   down.ticket = args.scratch.ticket + 2;
   down.sm_ids = args.sm_ids == nullptr ? nullptr : args.sm_ids + sms;

@@ -87,7 +87,7 @@ struct MlpArgs {
   void* out = nullptr;  ///< as moe_buffers.h says for that view
   MlpScratch scratch;
   std::int64_t max_rows = 0;        ///< of scratch
-  std::int64_t rows_hint = 0;       ///< rows per expert the plan expects; picks the tile
+  MlpChoice choice = {};            ///< by choose_mlp for about these rows of each expert
   int sms = 0;                      ///< exact, for both grouped GEMMs; 0: all
   std::uint32_t* sm_ids = nullptr;  ///< [2][sms] SM of each block of the two GEMMs, optional
 };

@@ -1,6 +1,7 @@
 #include "runtime/cuda/moe_table.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -69,8 +70,7 @@ MoeTable::MoeTable(const RankSetup& setup, NcclComm* comm, MoeOptions options)
           .top_k = router_.top_k(),
           .hidden = plan_.shape.hidden,
           .max_tokens = most_tokens(plan_)};
-  memory_ =
-      std::make_unique<MoeMemory>(plan_, linear_, plan_rank_, router_, moe_, count_rows(router_), options_.memory);
+  memory_ = std::make_unique<MoeMemory>(plan_, linear_, plan_rank_, router_, moe_, count_rows(), options_.memory);
   connect(setup, comm);
   embeds_ = std::any_of(linear_.ops.begin(), linear_.ops.end(),
                         [&](const LinearOp& op) { return plan_.op(op.op).kind == OpKind::EMB; });
@@ -121,36 +121,57 @@ void MoeTable::warm_dense_products() {
   DBO_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
 }
 
-std::int64_t MoeTable::count_rows(const Router& router) const {
+std::vector<std::int32_t> MoeTable::expert_rows(int layer, std::size_t ubatch) const {
   // All that a rank's tokens pick lands here when the next rank plays its peers; else what all ranks' tokens pick.
-  std::int64_t most = 1, padding = 0;
+  const bool played = ranks_here_ < plan_.world.ranks;
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(moe_.experts_per_rank), 0);
+  std::vector<int> chosen;
+  for (int rank = 0; rank < plan_.world.ranks; ++rank) {
+    if (played && rank != plan_rank_) continue;
+    const RankClass& rank_class = plan_.classes[static_cast<std::size_t>(plan_.class_of(rank))];
+    const UbatchLoad& load = plan_.loads[static_cast<std::size_t>(rank_class.load)].ubatches.at(ubatch);
+    chosen.resize(static_cast<std::size_t>(load.tokens()) * static_cast<std::size_t>(router_.top_k()));
+    router_.experts_of_tokens(rank, layer, {load.token_begin, load.token_end}, chosen.data());
+    for (const int expert : chosen) {
+      if (!played && expert / moe_.experts_per_rank != plan_rank_) continue;
+      ++rows[static_cast<std::size_t>(expert % moe_.experts_per_rank)];
+    }
+  }
+  return rows;
+}
+
+std::int64_t MoeTable::count_rows() {
+  std::int64_t most = 1, padding = 0, here = 0;
   for (const Load& load : plan_.loads) {
     for (const UbatchLoad& ubatch : load.ubatches) {
-      most = std::max(most, ubatch.tokens() * router.top_k());
-      padding = std::max(padding, (ubatch.padded - ubatch.tokens()) * router.top_k() * plan_.world.ranks);
+      most = std::max(most, ubatch.tokens() * router_.top_k());
+      padding = std::max(padding, (ubatch.padded - ubatch.tokens()) * router_.top_k() * plan_.world.ranks);
+    }
+  }
+  for (int layer = 0; layer < plan_.shape.layers; ++layer) {
+    if (!plan_.shape.is_moe_layer(layer)) continue;
+    for (std::size_t u = 0; u < plan_.loads[0].ubatches.size(); ++u) {
+      const std::pair key{router_.routing_class(layer), static_cast<int>(u)};
+      if (expert_rows_.count(key) != 0) continue;
+      const std::vector<std::int32_t>& rows = expert_rows_.emplace(key, expert_rows(layer, u)).first->second;
+      here = std::max(here, std::accumulate(rows.begin(), rows.end(), std::int64_t{0}));
     }
   }
   if (options_.memory.route_padding) return most * plan_.world.ranks + padding;
-  if (ranks_here_ < plan_.world.ranks) return most;
-  std::vector<bool> counted(static_cast<std::size_t>(router.routing_classes()), false);
-  for (int layer = 0; layer < plan_.shape.layers; ++layer) {
-    const auto routing = static_cast<std::size_t>(router.routing_class(layer));
-    if (counted[routing] || !plan_.shape.is_moe_layer(layer)) continue;
-    counted[routing] = true;
-    for (std::size_t u = 0; u < plan_.loads[0].ubatches.size(); ++u) {
-      std::int64_t rows = 0;
-      for (int rank = 0; rank < plan_.world.ranks; ++rank) {
-        const RankClass& rank_class = plan_.classes[static_cast<std::size_t>(plan_.class_of(rank))];
-        const UbatchLoad& load = plan_.loads[static_cast<std::size_t>(rank_class.load)].ubatches.at(u);
-        std::vector<int> chosen(static_cast<std::size_t>(load.tokens()) * static_cast<std::size_t>(router.top_k()));
-        router.experts_of_tokens(rank, layer, {load.token_begin, load.token_end}, chosen.data());
-        rows += std::count_if(chosen.begin(), chosen.end(),
-                              [&](int expert) { return expert / moe_.experts_per_rank == plan_rank_; });
-      }
-      most = std::max(most, rows);
-    }
-  }
-  return most;
+  return ranks_here_ < plan_.world.ranks ? most : std::max(most, here);
+}
+
+const kernels::MlpChoice& MoeTable::mlp_choice(int layer, int ubatch) {
+  const std::pair key{router_.routing_class(layer), ubatch};
+  const auto known = mlp_choices_.find(key);
+  if (known != mlp_choices_.end()) return known->second;
+  const kernels::LayerDims& dims = memory_->dims();
+  // There is one kernel for e4m3.
+  return mlp_choices_
+      .emplace(key, dims.fp8_experts ? kernels::MlpChoice{}
+                                     : kernels::choose_mlp(expert_rows_.at(key), dims.hidden, dims.moe.intermediate,
+                                                           exact_sms(SmPool::Compute)))
+      .first->second;
 }
 
 void MoeTable::connect(const RankSetup& setup, NcclComm* comm) {
@@ -327,7 +348,7 @@ OpLaunch MoeTable::mlp_op(const LinearOp& op) {
   args.out = kernels::expert_outputs(layout_, exchange_.base(), op.ubatch);
   args.scratch = memory_->mlp();
   args.max_rows = memory_->max_rows();
-  args.rows_hint = std::max<std::int64_t>(memory_->max_rows() / moe_.experts_per_rank, 1);
+  args.choice = mlp_choice(op.layer, op.ubatch);
   args.sms = exact_sms(SmPool::Compute);
   return launches(
       [&context, args](cudaStream_t stream) { DBO_CUDA_CHECK(kernels::launch_mlp(context, args, stream)); });

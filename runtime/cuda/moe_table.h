@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/a2a/a2a.h"
@@ -74,7 +76,9 @@ class MoeTable final : public OpSource {
   int exact_sms(SmPool pool) const;
   int sm_target() const;
   bool adds_shared(int layer) const;
-  std::int64_t count_rows(const Router& router) const;
+  std::vector<std::int32_t> expert_rows(int layer, std::size_t ubatch) const;
+  std::int64_t count_rows();
+  const kernels::MlpChoice& mlp_choice(int layer, int ubatch);
   void connect(const RankSetup& setup, NcclComm* comm);
   void warm_dense_products();
 
@@ -88,6 +92,9 @@ class MoeTable final : public OpSource {
   Router router_;
   kernels::MoeDims moe_;
   kernels::A2aLayout layout_;
+  /// By the layer's routing class and the ubatch: rows of each expert here, and what serves them best.
+  std::map<std::pair<int, int>, std::vector<std::int32_t>> expert_rows_;
+  std::map<std::pair<int, int>, kernels::MlpChoice> mlp_choices_;
   std::unique_ptr<MoeMemory> memory_;
   SymmetricBuffer exchange_;
   DeviceBuffer peers_, clocks_, begin_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 using namespace dbo::kernels;
@@ -15,25 +16,31 @@ namespace {
 /// What the kernel plans before it starts, by the standard library.
 struct Planned {
   std::vector<std::int32_t> offset{0}, start{0};
-  std::vector<std::uint16_t> order;
-  int n, tile_rows, blocks;
+  std::vector<std::uint16_t> by_place;
+  int n, tile_rows, blocks, several = 0;
   TokenCut cut;
+  TokenOrder order;
 
-  Planned(const std::vector<int>& rows, int columns, TokenCut how, int block_count, int weight_rows = kTokenTileRows)
-      : order(rows.size()), n(columns), tile_rows(weight_rows), blocks(block_count), cut(how) {
+  Planned(const std::vector<int>& rows, int columns, TokenCut how, int block_count, int weight_rows = kTokenTileRows,
+          TokenOrder in = TokenOrder::WideFirst)
+      : by_place(rows.size()), n(columns), tile_rows(weight_rows), blocks(block_count), cut(how), order(in) {
+    const auto parts = [&](int e) { return TokenParts(rows[static_cast<std::size_t>(e)], cut); };
     for (const int r : rows) offset.push_back(offset.back() + r);
-    std::iota(order.begin(), order.end(), std::uint16_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      const auto width = [&](int e) { return TokenParts(rows[static_cast<std::size_t>(e)], cut).width(); };
-      return width(a) > width(b);
+    std::iota(by_place.begin(), by_place.end(), std::uint16_t{0});
+    std::stable_sort(by_place.begin(), by_place.end(), [&](int a, int b) {
+      const bool more = parts(a).parts > 1, other = parts(b).parts > 1;
+      if (order == TokenOrder::Mixed && more != other) return more;
+      return parts(a).width() > parts(b).width();
     });
-    for (const int e : order) {
-      start.push_back(start.back() + TokenTiles::count_of(rows[static_cast<std::size_t>(e)], n, tile_rows, cut));
+    for (const int e : by_place) {
+      const int count = TokenTiles::count_of(rows[static_cast<std::size_t>(e)], n, tile_rows, cut);
+      start.push_back(start.back() + count);
+      if (parts(e).parts > 1) several += count;
     }
   }
   TokenTiles tiles() const {
-    return TokenTiles(offset.data(), order.data(), start.data(), static_cast<int>(order.size()), n, tile_rows, cut,
-                      blocks);
+    return TokenTiles(offset.data(), by_place.data(), start.data(), static_cast<int>(by_place.size()), several, n,
+                      tile_rows, cut, order, blocks);
   }
 };
 
@@ -61,45 +68,71 @@ const std::vector<std::vector<int>> kRows = {{128},
 
 }  // namespace
 
-TEST_CASE("grouped tiles: every row of every expert meets every column exactly once, whatever the blocks") {
+namespace {
+
+/// Whether every row of every expert meets every column exactly once.
+bool covers(const Planned& plan, const std::vector<int>& rows) {
+  TokenTiles tiles = plan.tiles();
+  // Columns in pieces of half a tile, the finest that tiles are cut to.
+  const int half = plan.tile_rows / 2, pieces = tiles_up(plan.n, half);
+  std::vector<std::vector<int>> seen(static_cast<std::size_t>(plan.offset.back()),
+                                     std::vector<int>(static_cast<std::size_t>(pieces), 0));
+  int previous = 1 << 30;
+  for (int i = 0; i < tiles.count(); ++i) {
+    const TokenTile t = tiles.find(i);
+    const auto expert = static_cast<std::size_t>(t.expert);
+    REQUIRE(t.tokens > 0);
+    REQUIRE(t.tokens <= plan.cut.most);
+    REQUIRE(t.token >= plan.offset[expert]);
+    REQUIRE(t.token + t.tokens <= plan.offset[expert + 1]);
+    const int width = TokenParts(rows[expert], plan.cut).width();
+    if (plan.order == TokenOrder::WideFirst) REQUIRE(width <= previous);
+    previous = width;
+    for (int row = t.token; row < t.token + t.tokens; ++row) {
+      for (int c = t.column; c < std::min(t.column + t.rows, plan.n); c += half) {
+        ++seen[static_cast<std::size_t>(row)][static_cast<std::size_t>(c / half)];
+      }
+    }
+  }
+  return std::all_of(seen.begin(), seen.end(), [](const std::vector<int>& row) {
+    return std::all_of(row.begin(), row.end(), [](int s) { return s == 1; });
+  });
+}
+
+}  // namespace
+
+TEST_CASE("grouped tiles: every row of every expert meets every column exactly once, whatever the blocks and order") {
   for (const std::vector<int>& rows : kRows) {
     for (const int n : {8, 128, 136, 256, 264, 1408}) {
       for (const TokenCut cut : {TokenCut{64, 16}, {128, 8}, {136, 8}, {192, 16}}) {
         for (const int weight_rows : {kTokenTileRows, kTokenTileRowsFp8}) {
           for (const int blocks : {1, 3, 64, 132}) {
-            const Planned plan(rows, n, cut, blocks, weight_rows);
-            TokenTiles tiles = plan.tiles();
-            // Columns in pieces of half a tile, the finest that tiles are cut to.
-            const int half = weight_rows / 2, pieces = tiles_up(n, half);
-            std::vector<std::vector<int>> seen(static_cast<std::size_t>(plan.offset.back()),
-                                               std::vector<int>(static_cast<std::size_t>(pieces), 0));
             if (rows[0] > 10000 && (n > 256 || blocks == 3)) continue;
-            int previous = 1 << 30;
-            for (int i = 0; i < tiles.count(); ++i) {
-              const TokenTile t = tiles.find(i);
-              REQUIRE(t.tokens > 0);
-              REQUIRE(t.tokens <= cut.most);
-              REQUIRE(t.token >= plan.offset[static_cast<std::size_t>(t.expert)]);
-              REQUIRE(t.token + t.tokens <= plan.offset[static_cast<std::size_t>(t.expert) + 1]);
-              const int width = TokenParts(rows[static_cast<std::size_t>(t.expert)], cut).width();
-              REQUIRE(width <= previous);  // wide first
-              previous = width;
-              for (int row = t.token; row < t.token + t.tokens; ++row) {
-                for (int c = t.column; c < std::min(t.column + t.rows, n); c += half) {
-                  ++seen[static_cast<std::size_t>(row)][static_cast<std::size_t>(c / half)];
-                }
-              }
+            for (const TokenOrder order : {TokenOrder::WideFirst, TokenOrder::Mixed}) {
+              CHECK_MESSAGE(covers(Planned(rows, n, cut, blocks, weight_rows, order), rows),
+                            "experts " << rows.size() << ", n " << n << ", most " << cut.most << ", blocks " << blocks);
             }
-            bool once = true;
-            for (const auto& row : seen)
-              once = once && std::all_of(row.begin(), row.end(), [](int s) { return s == 1; });
-            CHECK_MESSAGE(once,
-                          "experts " << rows.size() << ", n " << n << ", most " << cut.most << ", blocks " << blocks);
           }
         }
       }
     }
   }
+}
+
+TEST_CASE("grouped tiles: mixed, experts with several parts are spread over all but the last, the smallest come last") {
+  // Of 8 tiles of columns: 500 rows are three parts, 24 tiles; the others are one part each, 48 tiles. With 32 blocks
+  // the last 16 are those of 20 and 10 rows, and before them each tile of the first expert has 32 / 24 others.
+  const std::vector<int> rows{10, 100, 500, 20, 90, 80, 70};
+  const Planned plan(rows, 2048, {192, 8}, 32, kTokenTileRows, TokenOrder::Mixed);
+  TokenTiles tiles = plan.tiles();
+  CHECK(tiles.count() == 72 + 8);  // two rounds and a quarter, whose tiles are halves
+  int several = 0;
+  for (int i = 0; i < 56; ++i) {
+    const TokenTile t = tiles.find(i);
+    several += t.expert == 2 ? 1 : 0;
+    CHECK(several == (i + 1) * 24 / 56);
+  }
+  for (int i = 56; i < 80; ++i) CHECK(tiles.find(i).expert == (i < 64 ? 3 : 0));
 }
 
 TEST_CASE("grouped column tiles: every row of every expert meets every column exactly once, whatever the blocks") {
@@ -220,40 +253,78 @@ TEST_CASE("grouped tiles: parts of an expert are even, and only the last is roun
   }
 }
 
-TEST_CASE("grouped choice: the kernel that measured faster is chosen") {
-  // H200; microseconds of columns and tokens: 234 and 127, 194 and 197, 307 and 234, 372 and 381, 547 and 500.
-  const auto gate_up = [](int rows) { return choose_grouped_tile({rows, 8, 4096, 7168, 132}); };
-  CHECK(gate_up(64) == GroupedTile::Tokens);  // 113 both
-  CHECK(gate_up(128) == GroupedTile::Columns);
-  CHECK(gate_up(130) == GroupedTile::Tokens);
-  CHECK(gate_up(256) == GroupedTile::Columns);
-  CHECK(gate_up(300) == GroupedTile::Tokens);
-  CHECK(gate_up(512) == GroupedTile::Columns);
-  CHECK(gate_up(700) == GroupedTile::Tokens);
-  // 102 and 107, 165 and 116, 163 and 124, 189 and 207.
-  const auto down = [](int rows) { return choose_grouped_tile({rows, 8, 7168, 2048, 132}); };
-  CHECK(down(256) == GroupedTile::Columns);
-  CHECK(down(257) == GroupedTile::Tokens);
-  CHECK(down(300) == GroupedTile::Tokens);
-  CHECK(down(512) == GroupedTile::Columns);
-  // DeepSeek-V2-Lite: 199 and 147, 304 and 309, 433 and 418, 583 and 613; 64 rows of unequal experts, 113 and 102.
-  const auto lite = [](int rows) { return choose_grouped_tile({rows, 32, 2816, 2048, 132}); };
-  CHECK(lite(64) == GroupedTile::Tokens);
-  CHECK(lite(192) == GroupedTile::Tokens);
-  CHECK(lite(500) == GroupedTile::Columns);
-  CHECK(lite(700) == GroupedTile::Tokens);
-  CHECK(lite(1024) == GroupedTile::Columns);
+namespace {
+
+/// DeepSeek-V3's two products on 8 experts, DeepSeek-V2-Lite's on 32.
+GroupedShape gate_up(std::vector<std::int32_t> rows) {
+  return {std::move(rows), 4096, 7168, 2048, 132};
+}
+GroupedShape down(std::vector<std::int32_t> rows) {
+  return {std::move(rows), 7168, 2048, 7168, 132};
+}
+GroupedShape lite_gate_up(std::vector<std::int32_t> rows) {
+  return {std::move(rows), 2816, 2048, 1408, 132};
+}
+std::vector<std::int32_t> equal(int experts, int rows) {
+  return std::vector<std::int32_t>(static_cast<std::size_t>(experts), rows);
+}
+std::vector<std::int32_t> zipf(int experts, int mean) {
+  double sum = 0;
+  for (int e = 0; e < experts; ++e) sum += 1.0 / (e + 1);
+  std::vector<std::int32_t> rows;
+  for (int e = 0; e < experts; ++e) rows.push_back(static_cast<int>(mean * experts / sum / (e + 1)));
+  return rows;
 }
 
-TEST_CASE("grouped choice: cycles are launch, rounds and steps along K") {
+}  // namespace
+
+TEST_CASE("grouped choice: the kernel that measured faster is chosen") {
+  // H200; microseconds of columns and tokens: 240 and 151, 271 and 135, 197 and 202, 320 and 234, 369 and 383, 554 and
+  // 516.
+  const auto tile = [](const GroupedShape& shape) { return choose_grouped(shape).tile; };
+  CHECK(tile(gate_up(equal(8, 130))) == GroupedTile::Tokens);
+  CHECK(tile(gate_up(equal(8, 192))) == GroupedTile::Tokens);
+  CHECK(tile(gate_up(equal(8, 256))) == GroupedTile::Columns);
+  CHECK(tile(gate_up(equal(8, 300))) == GroupedTile::Tokens);
+  CHECK(tile(gate_up(equal(8, 512))) == GroupedTile::Columns);
+  CHECK(tile(gate_up(equal(8, 700))) == GroupedTile::Tokens);
+  // 106 and 113, 165 and 113, 160 and 124, 191 and 215.
+  CHECK(tile(down(equal(8, 256))) == GroupedTile::Columns);
+  CHECK(tile(down(equal(8, 257))) == GroupedTile::Tokens);
+  CHECK(tile(down(equal(8, 300))) == GroupedTile::Tokens);
+  CHECK(tile(down(equal(8, 512))) == GroupedTile::Columns);
+  // 202 and 138, 309 and 320, 586 and 618.
+  CHECK(tile(lite_gate_up(equal(32, 192))) == GroupedTile::Tokens);
+  CHECK(tile(lite_gate_up(equal(32, 500))) == GroupedTile::Columns);
+  CHECK(tile(lite_gate_up(equal(32, 1024))) == GroupedTile::Columns);
+}
+
+TEST_CASE("grouped choice: unequal experts are counted one by one") {
+  // 236 us with columns, 229 in tiles of up to 192 tokens, 210 of up to 176, where 753 rows are five parts, not four.
+  const GroupedChoice narrower = choose_grouped(gate_up(zipf(8, 256)));
+  CHECK(narrower.tile == GroupedTile::Tokens);
+  CHECK(narrower.tuning.most_tokens == 176);
+  CHECK(narrower.tuning.order == TokenOrder::WideFirst);
+  // 192 with columns or wide ones first, 182 mixed: 20 of 32 experts have less than 168 rows, which wait for weights.
+  CHECK(choose_grouped(lite_gate_up(zipf(32, 256))).tuning.order == TokenOrder::Mixed);
+  CHECK(choose_grouped(gate_up(zipf(8, 1024))).tile == GroupedTile::Columns);  // 729 and 761
+}
+
+TEST_CASE("grouped choice: cycles are launch, tiles one after the other, and what memory holds up") {
   // 8 x 2 x 16 tiles of 128 x 256 are two rounds of 132: 112 steps each, and a tile's end.
-  CHECK(grouped_cycles(GroupedTile::Columns, {256, 8, 4096, 7168, 132}) == 10000 + 2 * (112 * 1064 + 1500));
-  CHECK(grouped_cycles(GroupedTile::Columns, {256, 8, 4096, 7168, 64}) == 10000 + 4 * (112 * 1064 + 1500));
+  const GroupedChoice columns{GroupedTile::Columns, {}}, tokens{GroupedTile::Tokens, {}};
+  CHECK(grouped_cycles(columns, gate_up(equal(8, 256))) == doctest::Approx(10000 + 2 * (112 * 1064 + 1500)));
+  GroupedShape fewer = gate_up(equal(8, 256));
+  fewer.sms = 64;
+  CHECK(grouped_cycles(columns, fewer) == doctest::Approx(10000 + 4 * (112 * 1064 + 1500)));
   // 8 x 2 x 28 are three rounds and 52 tiles, cut in halves.
-  CHECK(grouped_cycles(GroupedTile::Columns, {256, 8, 7168, 2048, 132}) ==
-        doctest::Approx(10000 + 3.62 * (32 * 1064 + 1500)));
-  // 160 tokens are one part: 8 x 16 tiles are a round.
-  CHECK(grouped_cycles(GroupedTile::Tokens, {160, 8, 4096, 7168, 132}) ==
-        doctest::Approx(1.02 * (9000 + 112 * 1330 + 160 * 20)));
-  CHECK(grouped_cycles(GroupedTile::Tokens, {0, 8, 4096, 7168, 132}) == 0);
+  CHECK(grouped_cycles(columns, down(equal(8, 256))) ==
+        doctest::Approx(10000 + 3 * (32 * 1064 + 1500) + 0.62 * 32 * 1064 + 1500));
+  // 192 tokens are one part: 8 x 16 tiles are a round. 8 / 0.95 cycles a token and step.
+  CHECK(grouped_cycles(tokens, gate_up(equal(8, 192))) ==
+        doctest::Approx(9000 + 112 * 192 * 8 / 0.95 + 600 + 192 * 20));
+  // One row each: 8 x 4096 x 7168 weights, their rows and results, at 3,100 bytes a cycle.
+  const double bytes = 8.0 * 2 * (4096.0 * 7168 + 7168 + 2048);
+  CHECK(grouped_cycles(tokens, gate_up(equal(8, 1))) == doctest::Approx(9000 + bytes / 3100).epsilon(0.001));
+  CHECK(grouped_cycles(tokens, gate_up(equal(8, 0))) == 0);
 }

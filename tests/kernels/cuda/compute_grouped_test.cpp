@@ -25,7 +25,9 @@ struct Variant {
 constexpr Variant kVariants[] = {{"columns", GroupedTile::Columns, {}},
                                  {"tokens", GroupedTile::Tokens, {}},
                                  {"tokens, most 64", GroupedTile::Tokens, {64}},
-                                 {"tokens, most 136", GroupedTile::Tokens, {136}}};
+                                 {"tokens, most 136", GroupedTile::Tokens, {136}},
+                                 {"tokens, mixed", GroupedTile::Tokens, {0, TokenOrder::Mixed}},
+                                 {"tokens, most 64, mixed", GroupedTile::Tokens, {64, TokenOrder::Mixed}}};
 
 std::vector<std::int32_t> offsets(const std::vector<int>& rows) {
   std::vector<std::int32_t> o{0};
@@ -110,7 +112,7 @@ TEST_CASE("grouped: small integers are exact for empty experts, one row, odd siz
       {{300, 3, 512}, 1408, 136},
       {{1000, 0, 2, 65, 256, 255, 95, 97, 193}, 136, 72},  // widths of tiles of tokens, the rest of them:
       {{16, 17, 33, 49, 80, 81, 112, 113, 129, 145, 161, 177, 192}, 272, 200},
-      {{8, 9, 24, 40, 56, 65, 72, 88, 104, 120, 121, 136, 137, 152, 153, 168, 169, 176, 257}, 264, 136},
+      {{8, 9, 24, 40, 56, 65, 72, 88, 104, 120, 121, 136, 137, 152, 153, 168, 169, 176, 177, 184, 185, 257}, 264, 136},
   };
   const TestStream stream;
   int index = 0;

@@ -154,7 +154,9 @@ class LayerRun {
     m.out = out;
     m.scratch = carve_mlp(dims, moe, most_rows(moe), carver);
     m.max_rows = most_rows(moe);
-    m.rows_hint = batch.tokens * dims.moe.top_k / dims.experts_per_rank;
+    const int mean = batch.tokens * dims.moe.top_k / dims.experts_per_rank;
+    m.choice = choose_mlp(std::vector<std::int32_t>(z(dims.experts_per_rank), mean), dims.hidden, dims.moe.intermediate,
+                          sms > 0 ? sms : context.device_sms);
     m.sm_ids = sm_ids;
     m.sms = sms;
     return launch_mlp(context, m, stream.get());

@@ -28,19 +28,19 @@ struct Shape {
 /// Kernel and how it goes about its work.
 struct Variant {
   const char* name;
-  GroupedTile tile;
-  kernels::GroupedTuning tuning = {};
+  kernels::GroupedChoice how;
 };
-constexpr Variant kVariants[] = {
-    {"columns", GroupedTile::Columns}, {"tokens", GroupedTile::Tokens}, {"tok 128", GroupedTile::Tokens, {128}}};
+constexpr Variant kVariants[] = {{"columns", {GroupedTile::Columns, {}}},
+                                 {"tokens", {GroupedTile::Tokens, {}}},
+                                 {"tok 128", {GroupedTile::Tokens, {128}}},
+                                 {"mixed", {GroupedTile::Tokens, {0, kernels::TokenOrder::Mixed}}}};
 constexpr std::size_t kVariantCount = std::size(kVariants);
 
-/// The variant that op MLP would run.
-std::size_t chosen_variant(const kernels::GroupedShape& shape) {
-  const GroupedTile tile = kernels::choose_grouped_tile(shape);
-  return static_cast<std::size_t>(
-      std::find_if(std::begin(kVariants), std::end(kVariants), [&](const Variant& v) { return v.tile == tile; }) -
-      std::begin(kVariants));
+/// What a choice is, in a word.
+std::string name_of(const kernels::GroupedChoice& how) {
+  if (how.tile == GroupedTile::Columns) return "columns";
+  const int most = how.tuning.most_tokens > 0 ? how.tuning.most_tokens : kernels::kTokenTileMost;
+  return (how.tuning.order == kernels::TokenOrder::Mixed ? "mixed " : "tok ") + std::to_string(most);
 }
 
 /// Inputs of the largest case, in as many weight sets as exceed three L2.
@@ -88,7 +88,7 @@ class Experts {
   }
 
   /// Launches over all weight sets for that many rows of each expert.
-  Session::Sequence sequence(const std::vector<int>& rows, const Variant& variant, int sms) const {
+  Session::Sequence sequence(const std::vector<int>& rows, const kernels::GroupedChoice& how, int sms) const {
     std::vector<std::int32_t> offset{0};
     for (const int r : rows) offset.push_back(offset.back() + r);
     // Held by what issues the calls.
@@ -111,9 +111,9 @@ class Experts {
       g.n = shape_.n;
       g.k = shape_.k;
       g.sms = sms;
-      g.tile = variant.tile;
+      g.tile = how.tile;
       g.early_start = sms == session_.sms();  // as op MLP launches it
-      g.tuning = variant.tuning;
+      g.tuning = how.tuning;
       g.ticket = held->ticket.as<std::int32_t>();
       g.epilogue = shape_.epilogue;
     }
@@ -124,8 +124,9 @@ class Experts {
             }};
   }
 
-  Session::Timed time_and_clock(const std::vector<int>& rows, const Variant& variant, int sms, int replays) const {
-    const Session::Sequence s = sequence(rows, variant, sms);
+  Session::Timed time_and_clock(const std::vector<int>& rows, const kernels::GroupedChoice& how, int sms,
+                                int replays) const {
+    const Session::Sequence s = sequence(rows, how, sms);
     return session_.time_and_clock(s.calls, replays, s.issue);
   }
 
@@ -138,44 +139,50 @@ class Experts {
   std::vector<Memory> w_;
 };
 
-/// Time of every variant for `rows` of each expert, and how near the chosen one comes to what the device can do. They
-/// take turns with the dense product whose rate is the bound's (`ceiling`) and with a dense product of the same rows:
-/// clocks move with what ran before.
+/// Time of every variant and of the one that op MLP would run for `rows` of each expert, and how near that one comes to
+/// what the device can do. They take turns with the dense product whose rate is the bound's (`ceiling`) and with a
+/// dense product of the same rows: clocks move with what ran before.
 std::vector<std::string> measure(Session& session, const Session::Sequence& ceiling, const Experts& experts,
                                  const Shape& shape, const std::vector<int>& rows, int replays) {
   std::int64_t total = 0;
   for (const int r : rows) total += r;
-  const std::int64_t out_columns = shape.epilogue == GroupedEpilogue::SwiGlu ? shape.n / 2 : shape.n;
+  const int out_columns = shape.epilogue == GroupedEpilogue::SwiGlu ? shape.n / 2 : shape.n;
+  const auto flops_of = [&](std::int64_t r) { return 2.0 * static_cast<double>(r) * shape.n * shape.k; };
+  const auto bytes_of = [&](std::int64_t r) {
+    return 2.0 * ((r > 0 ? 1.0 : 0.0) * shape.n * shape.k + static_cast<double>(r) * (shape.k + out_columns));
+  };
   const auto used = static_cast<double>(std::count_if(rows.begin(), rows.end(), [](int r) { return r > 0; }));
-  const double flops = 2.0 * static_cast<double>(total) * shape.n * shape.k;
-  const double bytes = 2.0 * (used * shape.n * shape.k + static_cast<double>(total * (shape.k + out_columns)));
-  std::vector<Session::Sequence> sequences{ceiling,
-                                           session.dense_sequence(static_cast<int>(total), shape.n, shape.k, 4),
-                                           experts.dense_sequence(session, rows)};
-  constexpr std::size_t kDense = 3;
-  for (const Variant& variant : kVariants) sequences.push_back(experts.sequence(rows, variant, session.sms()));
+  const double flops = flops_of(total);
+  const kernels::GroupedChoice how = kernels::choose_grouped({rows, shape.n, shape.k, out_columns, session.sms()});
+  std::vector<Session::Sequence> sequences{
+      ceiling, session.dense_sequence(static_cast<int>(total), shape.n, shape.k, 4),
+      experts.dense_sequence(session, rows), experts.sequence(rows, how, session.sms())};
+  constexpr std::size_t kOthers = 4;
+  for (const Variant& variant : kVariants) sequences.push_back(experts.sequence(rows, variant.how, session.sms()));
   const std::vector<double> seconds = session.time_in_turns(sequences, replays);
-  double us[kVariantCount];
-  for (std::size_t i = 0; i < kVariantCount; ++i) us[i] = seconds[i + kDense] * 1e6;
-  const double peak = kCeilingFlops / seconds[0], dense = flops / seconds[1], each = flops / (seconds[2] * used);
-  const std::size_t chosen = chosen_variant({total / shape.experts, shape.experts, shape.n, shape.k, session.sms()});
-  const std::size_t best = static_cast<std::size_t>(std::min_element(us, us + kVariantCount) - us);
+  const double peak = kCeilingFlops / seconds[0], us = seconds[3] * 1e6;
+  double bytes = 0, each_bound = 0;
+  for (const int r : rows) {
+    bytes += bytes_of(r);
+    each_bound += std::max(flops_of(r) / peak, bytes_of(r) / session.copy_bytes_per_s()) * 1e6;
+  }
   const double bound = std::max(flops / peak, bytes / session.copy_bytes_per_s()) * 1e6;
   std::vector<std::string> cells;
-  for (const double t : us) cells.push_back(number(t, 1));
-  cells.insert(cells.end(),
-               {kVariants[chosen].name, number(flops / us[chosen] * 1e-6, 0), number(bytes / us[chosen] * 1e-6, 2),
-                number(peak * 1e-12, 0), number(dense * 1e-12, 0), number(each * 1e-12, 0),
-                number(bound / us[chosen], 3), kVariants[best].name, number(bound / us[best], 3)});
+  for (std::size_t i = 0; i < kVariantCount; ++i) cells.push_back(number(seconds[i + kOthers] * 1e6, 1));
+  cells.insert(cells.end(), {name_of(how), number(us, 1), number(flops / us * 1e-6, 0), number(bytes / us * 1e-6, 2),
+                             number(peak * 1e-12, 0), number(flops / seconds[1] * 1e-12, 0),
+                             number(flops / (seconds[2] * used) * 1e-12, 0), number(bound / us, 3),
+                             number(each_bound / us, 3), number(seconds[1] * 1e6 / us, 3)});
   return cells;
 }
 
 std::vector<std::string> columns(const char* first) {
   std::vector<std::string> c{first};
   for (const Variant& v : kVariants) c.push_back(std::string("us ") + v.name);
-  for (const char* name :
-       {"chosen", "TFLOP/s", "TB/s", "8192^3", "same rows", "by expert", "of bound", "best", "of bound"})
+  for (const char* name : {"chosen", "us", "TFLOP/s", "TB/s", "8192^3", "same rows", "by expert", "of bound",
+                           "by expert", "of same rows"}) {
     c.push_back(name);
+  }
   return c;
 }
 
@@ -232,9 +239,9 @@ void staircase_table(Session& session, const kernels::TensorMapEncoder& encoder,
     std::vector<std::string> cells{std::to_string(sms)};
     for (const Variant& variant : {kVariants[0], kVariants[2]}) {
       // 256 tiles of either kind; of tokens, a last round of at most half of the blocks is half a round.
-      const bool half = variant.tile == GroupedTile::Tokens && 256 % sms * 2 <= sms;
+      const bool half = variant.how.tile == GroupedTile::Tokens && 256 % sms * 2 <= sms;
       const double rounds = 256 / sms + (256 % sms == 0 ? 0.0 : half ? 0.5 : 1.0);
-      const Session::Timed t = experts.time_and_clock(rows, variant, sms, options.quick ? 5 : 9);
+      const Session::Timed t = experts.time_and_clock(rows, variant.how, sms, options.quick ? 5 : 9);
       cells.insert(cells.end(), {number(rounds, 1), number(t.seconds * 1e6, 1), number(t.seconds * 1e6 / rounds, 1),
                                  number(t.clock_hz * 1e-6, 0), number(t.seconds * t.clock_hz * 1e-3 / rounds, 1)});
     }
@@ -252,7 +259,7 @@ void tile_table(Session& session, const kernels::TensorMapEncoder& encoder, cons
               {"tile", "a step", "of peak", "B/cycle from L2", "launch and ends", "further tile", "MHz"}, options.csv);
   const auto cycles = [&](int k, int rows, const Variant& variant, double& mhz) {
     const Experts experts(session, encoder, {"tile", 1, columns, k, GroupedEpilogue::Store}, std::max(rows, 1));
-    const Session::Timed t = experts.time_and_clock({rows}, variant, sms, options.quick ? 5 : 9);
+    const Session::Timed t = experts.time_and_clock({rows}, variant.how, sms, options.quick ? 5 : 9);
     mhz = t.clock_hz * 1e-6;
     return t.seconds * t.clock_hz;
   };
@@ -260,13 +267,13 @@ void tile_table(Session& session, const kernels::TensorMapEncoder& encoder, cons
     // Nothing to do, and one step of one tile a block: what a launch costs before its work counts.
     double mhz = 0;
     const double none = cycles(2048, 0, variant, mhz),
-                 one = cycles(64, 4 * (variant.tile == GroupedTile::Tokens ? 176 : 128), variant, mhz);
+                 one = cycles(64, 4 * (variant.how.tile == GroupedTile::Tokens ? 176 : 128), variant, mhz);
     table.row({std::string(variant.name) + ": no rows, one step", number(none, 0), "", "", number(one, 0), "",
                number(mhz, 0)});
   }
-  for (const int width : {0, 64, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 176}) {
+  for (const int width : {0, 64, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 176, 184, 192}) {
     const int tokens = width == 0 ? 128 : width;
-    const Variant variant = width == 0 ? kVariants[0] : Variant{"", GroupedTile::Tokens, {width}};
+    const Variant variant = width == 0 ? kVariants[0] : Variant{"", {GroupedTile::Tokens, {width}}};
     double mhz = 0;
     const double half = cycles(2048, 4 * tokens, variant, mhz), whole = cycles(4096, 4 * tokens, variant, mhz);
     const double step = (whole - half) / 32, two = cycles(2048, 8 * tokens, variant, mhz);
@@ -289,10 +296,13 @@ int run_bench_gemm(const BenchOptions& options) {
   const Session::Sequence ceiling = session.dense_sequence(kCeilingSide, kCeilingSide, kCeilingSide, 1);
   session.print_head("bench gemm");
   std::printf(
-      "# of bound: the time at the rate of cuBLAS for 8192^3 or the copy bandwidth, whichever is longer, over ours; "
-      "products of cuBLAS (8192^3, one of the same rows with weights in the L2, one after the other for each expert) "
-      "take "
-      "turns with ours, as clocks move; in TFLOP/s\n");
+      "# of bound: the time at the rate of cuBLAS for 8192^3 or the copy bandwidth, whichever is longer, over ours; by "
+      "expert: the longer of the two for each expert, added up; of same rows: of one dense product of cuBLAS of as "
+      "many "
+      "rows, its weights in the L2\n"
+      "# products of cuBLAS (8192^3, one of the same rows, one after the other for each expert) take turns with ours, "
+      "as "
+      "clocks move; in TFLOP/s\n");
   std::printf("# weights come from HBM (a ring of sets), times are medians of graph replays\n");
   rows_table(session, ceiling, encoder, {"gate and up, SwiGLU", 8, 4096, 7168, GroupedEpilogue::SwiGlu}, options);
   rows_table(session, ceiling, encoder, {"down", 8, 7168, 2048, GroupedEpilogue::Store}, options);
