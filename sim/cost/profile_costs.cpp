@@ -37,7 +37,7 @@ class ProfileTable {
   /// The time at `at` from points, which off their range go on in proportion to `along`, times what `analytical` is of
   /// an even batch is, `even`.
   ClockedTime scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
-                     double analytical, std::string_view name);
+                     double analytical, std::string_view name, Innermost innermost = Innermost::Tokens);
   double clock_of(double tokens, bool prefill, int duty);
   OpContext context_at(const CostCell& cell, const Place& at, std::vector<double>& rows) const;
   const Exchange& exchange_at(int ranks, double tokens);
@@ -58,11 +58,11 @@ class ProfileTable {
 };
 
 ClockedTime ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
-                                 double analytical, std::string_view name) {
+                                 double analytical, std::string_view name, Innermost innermost) {
   bool beyond = false;
-  const double measured = interpolate(points, at, along, beyond);
+  const double measured = interpolate(points, at, along, beyond, innermost);
   if (beyond) beyond_.insert(std::string(name));
-  const double mhz = interpolate_clock(points, at);
+  const double mhz = interpolate_clock(points, at, innermost);
   return {even > 0 ? measured * (analytical / even) : measured, mhz};
 }
 
@@ -145,6 +145,7 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
   const double tokens =
       cell.op->kind == OpKind::HEAD && prefill ? c.attention.decode_tokens + c.attention.prefill_requests : c.tokens;
   const bool sees_context = cell.op->kind == OpKind::A1;
+  const Innermost innermost = sees_context && prefill ? Innermost::Context : Innermost::Tokens;
   const Place at = mlp ? Place{static_cast<double>(c.expert_rows.size()), static_cast<double>(cell.sms), 0, rows}
                        : Place{0, static_cast<double>(cell.sms), sees_context ? context : 0, tokens};
   if (at[3] <= 0) return;
@@ -187,12 +188,24 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
       Place there = p;
       there[kSmLevel] = most;
       bool beyond = false;
-      const double base = time_at(there), measured = interpolate(whole, there, time_at, beyond);
+      const double base = time_at(there), measured = interpolate(whole, there, time_at, beyond, innermost);
       return base > 0 ? measured * (shape(p) / base) : measured;
     };
   };
+  // What was measured chose experts, which attention of a dense layer does not: that is taken off as it was priced. In
+  // proportion, what else the measured time holds that no price knows would go with it.
+  OpCost routed = analytical;
+  if (sees_context && !c.moe_layer) {
+    OpContext routing = c;
+    routing.moe_layer = true;
+    routed = price_compute(cell.op->kind, routing, machine_, cell.sms);
+  }
+  const double off = count(routed.time) - count(analytical.time);
   const auto measured = [&](const std::vector<Measured>& points) {
-    return scaled(points, at, along_whole(time_at), count(even_price.time), count(analytical.time), filter.op);
+    ClockedTime time =
+        scaled(points, at, along_whole(time_at), count(even_price.time), count(routed.time), filter.op, innermost);
+    time.ns = std::max(time.ns - off, time.ns * count(analytical.time) / std::max(count(routed.time), 1.0));
+    return time;
   };
   ClockedCost clocked;
   clocked.time = analytical.time;
@@ -218,8 +231,9 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
     if (plan_.sm.compute + plan_.sm.comm > machine_.gpu.sms)
       cost.demand.sms = std::min(cost.demand.sms, machine_.gpu.sms - plan_.sm.comm);
     clocked.in_company = true;
-    clocked.company =
-        scaled(beside, at, along_whole(beside_at), count(even_price.beside), count(analytical.beside), filter.op);
+    clocked.company = scaled(beside, at, along_whole(beside_at), count(even_price.beside), count(routed.beside),
+                             filter.op, innermost);
+    clocked.company.ns = std::max(clocked.company.ns - off, 0.0);
   }
   clocked.gaps = eager_gaps(cell);
   clocked.pace = pace_.compute(cell.op->kind, cell.rank);

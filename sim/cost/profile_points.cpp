@@ -5,58 +5,84 @@
 namespace dbo {
 namespace {
 
-/// Whether the points lie on both sides of the tokens asked for: what they say holds there.
-bool reaches(std::span<const Measured> points, double tokens) {
-  const auto [least, most] = std::minmax_element(
-      points.begin(), points.end(),
-      [](const Measured& a, const Measured& b) { return a.place[kPlaceLevels - 1] < b.place[kPlaceLevels - 1]; });
-  return least->place[kPlaceLevels - 1] <= tokens && tokens <= most->place[kPlaceLevels - 1];
+/// Coordinate of a level of nesting.
+std::size_t axis_of(std::size_t level, Innermost innermost) {
+  if (innermost == Innermost::Tokens || level < kContextLevel) return level;
+  return level == kContextLevel ? kTokenLevel : kContextLevel;
 }
 
-/// Value at `at`, from points sorted by place whose coordinates before `level` are those of `at`. Among the values of
-/// an outer coordinate those are used that were measured on both sides of the tokens asked for, if there are such: a
-/// neighbour further away is worth more than one whose few tokens have to stand for many.
-double interpolate_level(std::span<const Measured> all, std::size_t level, Place at, double Measured::*value,
-                         const Shape& shape, bool& beyond) {
-  if (level == kPlaceLevels) return all.front().*value;
+/// Whether the points lie on both sides of what is asked for along the axis: what they say holds there.
+bool reaches(std::span<const Measured> points, std::size_t axis, double asked) {
+  const auto [least, most] =
+      std::minmax_element(points.begin(), points.end(),
+                          [&](const Measured& a, const Measured& b) { return a.place[axis] < b.place[axis]; });
+  return least->place[axis] <= asked && asked <= most->place[axis];
+}
+
+/// What stays the same from level to level.
+struct Nesting {
+  Innermost innermost;
+  double Measured::*value;
+  const Shape& shape;
+  bool& beyond;
+};
+
+/// Value at `at`, from points sorted level by level whose coordinates before `level` are those of `at`. Among the
+/// values of an outer coordinate those are used that were measured on both sides of the tokens (inside of those, the
+/// context) asked for, if there are such: a neighbour further away is worth more than one whose few tokens have to
+/// stand for many.
+double interpolate_level(std::span<const Measured> all, std::size_t level, Place at, const Nesting& nesting) {
+  if (level == kPlaceLevels) return all.front().*nesting.value;
+  const std::size_t axis = axis_of(level, nesting.innermost);
+  const std::size_t inside = axis == kTokenLevel ? kContextLevel : kTokenLevel;
   std::vector<Measured> reaching;
   for (std::size_t begin = 0; level + 1 < kPlaceLevels && begin < all.size();) {
     std::size_t end = begin;
-    while (end < all.size() && all[end].place[level] == all[begin].place[level]) ++end;
+    while (end < all.size() && all[end].place[axis] == all[begin].place[axis]) ++end;
     const std::span<const Measured> same = all.subspan(begin, end - begin);
-    if (reaches(same, at[kPlaceLevels - 1])) reaching.insert(reaching.end(), same.begin(), same.end());
+    if (reaches(same, inside, at[inside])) reaching.insert(reaching.end(), same.begin(), same.end());
     begin = end;
   }
   const std::span<const Measured> points = reaching.empty() ? all : reaching;
   const auto end_of = [&](std::size_t begin) {
     std::size_t end = begin;
-    while (end < points.size() && points[end].place[level] == points[begin].place[level]) ++end;
+    while (end < points.size() && points[end].place[axis] == points[begin].place[axis]) ++end;
     return end;
   };
   const auto inner = [&](std::size_t begin) {
     Place there = at;
-    there[level] = points[begin].place[level];
-    return interpolate_level(points.subspan(begin, end_of(begin) - begin), level + 1, there, value, shape, beyond);
+    there[axis] = points[begin].place[axis];
+    return interpolate_level(points.subspan(begin, end_of(begin) - begin), level + 1, there, nesting);
   };
   // Off the measured range, an edge value goes on in proportion to the analytical cost.
   const auto extend = [&](std::size_t begin) {
     Place edge = at;
-    edge[level] = points[begin].place[level];
-    beyond = true;
-    const double base = shape(edge);
-    return inner(begin) * (base > 0 ? shape(at) / base : 1);
+    edge[axis] = points[begin].place[axis];
+    nesting.beyond = true;
+    const double base = nesting.shape(edge);
+    return inner(begin) * (base > 0 ? nesting.shape(at) / base : 1);
   };
-  const double x = at[level];
-  if (x < points.front().place[level]) return extend(0);
+  const double x = at[axis];
+  if (x < points.front().place[axis]) return extend(0);
   std::size_t low = 0;
-  for (std::size_t next = end_of(low); next < points.size() && points[next].place[level] <= x; next = end_of(low))
+  for (std::size_t next = end_of(low); next < points.size() && points[next].place[axis] <= x; next = end_of(low))
     low = next;
-  if (points[low].place[level] == x) return inner(low);
+  if (points[low].place[axis] == x) return inner(low);
   const std::size_t high = end_of(low);
   if (high == points.size()) return extend(low);
-  const double x_low = points[low].place[level], x_high = points[high].place[level];
+  const double x_low = points[low].place[axis], x_high = points[high].place[axis];
   const double y_low = inner(low), y_high = inner(high);
   return y_low + (y_high - y_low) * ((x - x_low) / (x_high - x_low));
+}
+
+double interpolate_sorted(std::span<const Measured> points, const Place& at, const Nesting& nesting) {
+  if (nesting.innermost == Innermost::Tokens) return interpolate_level(points, 0, at, nesting);
+  std::vector<Measured> sorted(points.begin(), points.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Measured& a, const Measured& b) {
+    const auto key = [](const Place& p) { return Place{p[0], p[kSmLevel], p[kTokenLevel], p[kContextLevel]}; };
+    return key(a.place) < key(b.place);
+  });
+  return interpolate_level(sorted, 0, at, nesting);
 }
 
 Place place_of(const ProfilePoint& p) {
@@ -106,11 +132,12 @@ const std::vector<Measured>& PointSelections::select(const PointFilter& filter) 
   return known_.emplace(filter, select_points(profile_, filter)).first->second;
 }
 
-double interpolate(std::span<const Measured> points, const Place& at, const Shape& shape, bool& beyond) {
-  return interpolate_level(points, 0, at, &Measured::ns, shape, beyond);
+double interpolate(std::span<const Measured> points, const Place& at, const Shape& shape, bool& beyond,
+                   Innermost innermost) {
+  return interpolate_sorted(points, at, {innermost, &Measured::ns, shape, beyond});
 }
 
-double interpolate_clock(std::span<const Measured> points, const Place& at) {
+double interpolate_clock(std::span<const Measured> points, const Place& at, Innermost innermost) {
   static const Shape kLevel = [](const Place&) { return 1.0; };
   const auto seen = [](const Measured& m) { return m.mhz > 0; };
   std::vector<Measured> known;
@@ -120,7 +147,7 @@ double interpolate_clock(std::span<const Measured> points, const Place& at) {
     points = known;
   }
   bool beyond = false;
-  return interpolate_level(points, 0, at, &Measured::mhz, kLevel, beyond);
+  return interpolate_sorted(points, at, {innermost, &Measured::mhz, kLevel, beyond});
 }
 
 }  // namespace dbo

@@ -5,6 +5,7 @@
 #include <array>
 #include <compare>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -18,7 +19,7 @@ namespace dbo {
 
 /// Where a measurement lies: ranks (communication) or experts (MLP), SMs, context, tokens. Outer coordinates first: a
 /// grid need not be complete, each outer value has inner ones of its own.
-inline constexpr std::size_t kPlaceLevels = 4, kSmLevel = 1;
+inline constexpr std::size_t kPlaceLevels = 4, kSmLevel = 1, kContextLevel = 2, kTokenLevel = 3;
 using Place = std::array<double, kPlaceLevels>;
 
 /// One point as interpolation sees it.
@@ -62,11 +63,17 @@ class PointSelections {
   std::map<PointFilter, std::vector<Measured>> known_;
 };
 
+/// Which of the two last coordinates others are looked for within. Attention of prompts was measured at a few lengths
+/// for each number of tokens, most of them that number's own multiples: within one length there may be one number of
+/// tokens, within one number of tokens there are lengths on both sides.
+enum class Innermost : std::uint8_t { Tokens, Context };
+
 /// Value at `at` from points sorted by place, which must not be empty: linear in each coordinate between the nearest
-/// that were measured, on both sides of the tokens asked for if there are such. Off the measured range an edge value
-/// goes on as `shape` does, and `beyond` is set.
-double interpolate(std::span<const Measured> points, const Place& at, const Shape& shape, bool& beyond);
+/// that were measured, on both sides of the tokens (and, inside of those, the context) asked for if there are such. Off
+/// the measured range an edge value goes on as `shape` does, and `beyond` is set.
+double interpolate(std::span<const Measured> points, const Place& at, const Shape& shape, bool& beyond,
+                   Innermost innermost = Innermost::Tokens);
 /// The clock the points were measured at, in the same way, from those whose clock is known; 0: of none.
-double interpolate_clock(std::span<const Measured> points, const Place& at);
+double interpolate_clock(std::span<const Measured> points, const Place& at, Innermost innermost = Innermost::Tokens);
 
 }  // namespace dbo

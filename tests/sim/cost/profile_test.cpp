@@ -1,4 +1,5 @@
 #include "sim/cost/profile.h"
+#include "sim/cost/profile_points.h"
 
 #include <doctest/doctest.h>
 
@@ -605,6 +606,44 @@ TEST_CASE("profile: a neighbour measured on both sides of the tokens is preferre
                     machine());
   CHECK(cost_of(plan, table, "A1").time == Ns{30'000});
   CHECK(cost_of(plan, table, "A0").time == Ns{10'000});
+}
+
+TEST_CASE("profile: attention of prompts is looked up among the lengths that its number of tokens was measured with") {
+  const auto at = [](double context, double tokens, double us) {
+    return Measured{{0, 132, context, tokens}, us * 1000, 1500 + us};
+  };
+  // Lengths are those of a calibration: one for all, the number of tokens itself, and that behind as much again.
+  std::vector<Measured> points = {at(1000, 2000, 10), at(1000, 2500, 12), at(1000, 4000, 20),  at(2000, 2000, 14),
+                                  at(4000, 4000, 44), at(6000, 2000, 30), at(12000, 4000, 100)};
+  const Shape none = [](const Place&) -> double { throw std::logic_error("nothing lies beyond"); };
+  bool beyond = false;
+  // 2000 tokens of length 3000: 14 us + 16 / 4; 4000: 20 us + 24 * 2 / 3. What was measured of 2500 at length 1000 is
+  // not stretched.
+  const Place asked{0, 132, 3000, 3000};
+  CHECK(interpolate(points, asked, none, beyond, Innermost::Context) == doctest::Approx((18'000 + 36'000) / 2.0));
+  CHECK(interpolate_clock(points, asked, Innermost::Context) == doctest::Approx(1500 + 27));
+  CHECK_FALSE(beyond);
+  // Where that is all there is, the size in between is used.
+  CHECK(interpolate(points, {0, 132, 1000, 2500}, none, beyond, Innermost::Context) == doctest::Approx(12'000));
+}
+
+TEST_CASE("profile: attention of a layer without experts takes what one with experts does, less choosing them") {
+  Plan plan = decode_plan(128, 1000);
+  REQUIRE(plan.shape.dense_layers == 1);
+  const OpId a1 = *plan.find_op("A1");
+  const auto in_layer = [&](const CostTable& table, int layer) {
+    return table.at(0, table.layer_class(layer), 0, a1).time;
+  };
+  const CostTable priced = analytical_costs(plan, machine());
+  const Ns choosing = in_layer(priced, 5) - in_layer(priced, 0);
+  REQUIRE(choosing > Ns{0});
+  // Three times what the model says: the difference stays.
+  const double us = 3 * static_cast<double>(in_layer(priced, 5).count()) / 1000;
+  const CostTable table = profile_costs(plan, profile({point("A1", 64, 1000, us)}), machine());
+  CHECK(in_layer(table, 5).count() == doctest::Approx(1000 * us).epsilon(1e-6));
+  // To the nanosecond that both are rounded to.
+  const Ns difference = in_layer(table, 5) - in_layer(table, 0);
+  CHECK(std::abs((difference - choosing).count()) <= 1);
 }
 
 TEST_CASE("profile: eagerly an op's kernels lie further apart by the gaps of eager launches") {
