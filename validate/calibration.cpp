@@ -87,7 +87,8 @@ class Grid {
     return kinds;
   }
   CalibrationSetting first_of(bool prefill) const;
-  /// Ops of one half of a prompt on every split of the SMs.
+  /// Ops of a batch of prompts on all SMs, and of half of one on every split of the SMs.
+  void own_alone(std::int64_t tokens);
   void split_own(std::int64_t tokens);
   static void append(Kinds& to, const Kinds& from) { to.insert(to.end(), from.begin(), from.end()); }
 
@@ -229,16 +230,23 @@ void Grid::prefill() {
     }
   }
   if (scope_.quick) return;
-  for (const std::int64_t t : {1280, 2560, 5120}) {
-    CalibrationSetting own = first_of(true);
-    own.tokens = t;
-    own.context = 1024;
-    own.ops = own_ops(true);
-    own.ops.push_back(OpKind::MLP);
-    add(own);
-  }
-  // On fewer SMs the steps between whole waves of tiles are at other sizes: a finer grid of its own.
+  // On fewer SMs the steps between whole waves of tiles are at other sizes: a finer grid of its own. Below 1024 tokens,
+  // where experts have few rows each, it bends most.
+  for (const std::int64_t t : {1280, 2560, 5120}) own_alone(t);
   for (const std::int64_t t : {1408, 2816}) split_own(t);
+  for (const std::int64_t t : {896, 640}) {
+    own_alone(t);
+    split_own(t);
+  }
+}
+
+void Grid::own_alone(std::int64_t tokens) {
+  CalibrationSetting own = first_of(true);
+  own.tokens = tokens;
+  own.context = std::min<std::int64_t>(tokens, 1024);
+  own.ops = own_ops(true);
+  own.ops.push_back(OpKind::MLP);
+  add(own);
 }
 
 void Grid::split_own(std::int64_t tokens) {
@@ -249,7 +257,7 @@ void Grid::split_own(std::int64_t tokens) {
     if (split == settings_.end()) continue;
     CalibrationSetting own = *split;
     own.tokens = tokens;
-    own.context = 1024;
+    own.context = std::min<std::int64_t>(tokens, 1024);
     own.ops = own_ops(true);
     own.ops.push_back(OpKind::MLP);
     own.beside.clear();

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "sim/base/error.h"
@@ -36,6 +37,26 @@ TEST_CASE("calibration: points are a pure list, coarse in a quick one, and survi
   for (std::size_t i = 0; i < points.settings.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) CHECK(!(points.settings[i] == points.settings[j]));
   }
+}
+
+TEST_CASE(
+    "calibration: between the sizes of exchanges a rank's own prompts are measured on a finer grid, on every split") {
+  std::set<std::int64_t> exchanged, whole;
+  std::map<int, std::set<std::int64_t>> split;
+  for (const CalibrationSetting& s : calibration_points(model_preset("deepseek-v3"), scope()).settings) {
+    CAPTURE(setting_name(s));
+    if (!s.prefill || s.cached > 0 || std::find(s.ops.begin(), s.ops.end(), OpKind::A0) == s.ops.end()) continue;
+    CHECK(s.context == std::min<std::int64_t>(s.tokens, 1024));  // one prompt, or several of 1024
+    CHECK(std::find(s.ops.begin(), s.ops.end(), OpKind::MLP) != s.ops.end());
+    const bool exchange = std::find(s.ops.begin(), s.ops.end(), OpKind::D) != s.ops.end();
+    if (exchange) exchanged.insert(s.tokens);
+    (s.partition ? split[s.comm_sms] : whole).insert(s.tokens);
+  }
+  CHECK(exchanged == std::set<std::int64_t>{512, 1024, 2048, 4096, 8192});
+  CHECK(whole == std::set<std::int64_t>{512, 640, 896, 1024, 1280, 2048, 2560, 4096, 5120, 8192});
+  REQUIRE(split.size() == 2);
+  for (const auto& [sms, tokens] : split)
+    CHECK(tokens == std::set<std::int64_t>{512, 640, 896, 1024, 1408, 2048, 2816, 4096, 8192});
 }
 
 TEST_CASE("calibration: of a list of configs only what they use is measured, and every split with its own ops") {
@@ -119,24 +140,6 @@ TEST_CASE("calibration: what runs beside an exchange is measured where a step ha
   CHECK(unsplit == std::set<OpKind>{OpKind::S});
   CHECK(split == std::set<OpKind>{OpKind::A0, OpKind::A1, OpKind::S, OpKind::MLP});
   CHECK(copies == split);
-}
-
-TEST_CASE("calibration: halves of a prompt are measured at sizes between powers of two on every split") {
-  CalibrationScope splits = scope();
-  splits.transports = {Transport::LsaHt};
-  splits.comm_sms = {8, 24};
-  splits.uses.clear();
-  for (const int comm : splits.comm_sms) splits.uses.push_back({true, 2, Transport::LsaHt, false, comm});
-  const CalibrationPoints points = calibration_points(model_preset("deepseek-v3"), splits);
-  for (const int comm : splits.comm_sms) {
-    std::set<std::int64_t> sizes;
-    for (const CalibrationSetting& s : points.settings) {
-      if (s.partition && s.comm_sms == comm && std::find(s.ops.begin(), s.ops.end(), OpKind::A0) != s.ops.end())
-        sizes.insert(s.tokens);
-    }
-    CAPTURE(comm);
-    CHECK(sizes == std::set<std::int64_t>{512, 1024, 1408, 2048, 2816, 4096, 8192});
-  }
 }
 
 TEST_CASE("calibration: nccl is not asked to play ranks that are not there") {
