@@ -39,6 +39,10 @@ class ProfileTable {
   ClockedTime scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
                      double analytical, std::string_view name, Innermost innermost = Innermost::Tokens);
   double clock_of(double tokens, bool prefill, int duty);
+  /// At each place of `beside`, measured by `filter`: that time over the one alone at the same clock. None where it was
+  /// not measured alone.
+  const std::vector<Measured>& company_costs(const PointFilter& filter, const std::vector<Measured>& beside,
+                                             const std::vector<Measured>& alone, bool clocks, Innermost innermost);
   OpContext context_at(const CostCell& cell, const Place& at, std::vector<double>& rows) const;
   const Exchange& exchange_at(int ranks, double tokens);
 
@@ -55,6 +59,7 @@ class ProfileTable {
   bool copies_slow_ = false;  ///< something was measured beside copy engines
   bool borrowed_ = false;     ///< MLP points are of another transport
   std::map<std::pair<int, double>, Exchange> exchanges_;
+  std::map<PointFilter, std::vector<Measured>> company_costs_;
 };
 
 ClockedTime ProfileTable::scaled(const std::vector<Measured>& points, const Place& at, const Shape& along, double even,
@@ -74,6 +79,36 @@ double ProfileTable::clock_of(double tokens, bool prefill, int duty) {
       .op = "A0", .phased = true, .prefill = prefill, .precision = plan_.shape.weights, .duty = duty};
   const std::vector<Measured>& points = points_.select(filter);
   return points.empty() ? 0 : interpolate_clock(points, {0, static_cast<double>(machine_.gpu.sms), 0, tokens});
+}
+
+const std::vector<Measured>& ProfileTable::company_costs(const PointFilter& filter, const std::vector<Measured>& beside,
+                                                         const std::vector<Measured>& alone, bool clocks,
+                                                         Innermost innermost) {
+  const auto known = company_costs_.find(filter);
+  if (known != company_costs_.end()) return known->second;
+  std::vector<Measured>& costs = company_costs_[filter];
+  PointFilter paused = filter;
+  paused.beside = false;
+  paused.company_sms = 0;
+  paused.duty = relaxed_duty_;
+  const std::vector<Measured>* relaxed = clocks ? &points_.select(paused) : nullptr;
+  static const Shape kLevel = [](const Place&) { return 1.0; };
+  for (const Measured& m : beside) {
+    bool beyond = false;
+    ClockCurve curve;
+    curve.dense = {interpolate(alone, m.place, kLevel, beyond, innermost),
+                   interpolate_clock(alone, m.place, innermost)};
+    if (relaxed != nullptr)
+      curve.relaxed = {interpolate(*relaxed, m.place, kLevel, beyond, innermost),
+                       interpolate_clock(*relaxed, m.place, innermost)};
+    const double base = m.mhz > 0 && curve.known() ? curve.at(m.mhz) : curve.dense.ns;
+    if (base <= 0 || beyond) {
+      costs.clear();
+      return costs;
+    }
+    costs.push_back({m.place, m.ns / base, m.mhz});
+  }
+  return costs;
 }
 
 /// An even batch at `at` that is otherwise like the cell's: what a calibration measures.
@@ -231,9 +266,19 @@ void ProfileTable::adjust_compute(const CostCell& cell, OpCost& cost) {
     if (plan_.sm.compute + plan_.sm.comm > machine_.gpu.sms)
       cost.demand.sms = std::min(cost.demand.sms, machine_.gpu.sms - plan_.sm.comm);
     clocked.in_company = true;
-    clocked.company = scaled(beside, at, along_whole(beside_at), count(even_price.beside), count(routed.beside),
-                             filter.op, innermost);
-    clocked.company.ns = std::max(clocked.company.ns - off, 0.0);
+    // Alone more sizes were measured than in company: between those, what company costs is looked for, not the time.
+    bool beyond = false;
+    static const Shape kLevel = [](const Place&) { return 1.0; };
+    const std::vector<Measured>& costs = company_costs(filter, beside, alone, clocked.curve.relaxed.ns > 0, innermost);
+    if (!costs.empty()) {
+      const double mhz = interpolate_clock(beside, at, innermost);
+      const double by_clock = mhz > 0 && clocked.curve.known() ? clocked.curve.at(mhz) : clocked.curve.dense.ns;
+      clocked.company = {by_clock * interpolate(costs, at, kLevel, beyond, innermost), mhz};
+    } else {
+      clocked.company = scaled(beside, at, along_whole(beside_at), count(even_price.beside), count(routed.beside),
+                               filter.op, innermost);
+      clocked.company.ns = std::max(clocked.company.ns - off, 0.0);
+    }
   }
   clocked.gaps = eager_gaps(cell);
   clocked.pace = pace_.compute(cell.op->kind, cell.rank);

@@ -332,6 +332,23 @@ TEST_CASE("profile: company counts as the plan has it: other comm kernels, copy 
         cost_of(sends, profile_costs(sends, alone, machine()), "S").beside);
 }
 
+TEST_CASE("profile: between sizes measured in company, what that costs is a share of what the op takes alone") {
+  const auto beside = [](std::int64_t tokens, double us) {
+    ProfilePoint p = point("S", tokens, 0, us);
+    p.beside = "D+C";
+    p.beside_sms = 16;
+    return p;
+  };
+  Plan kernels = decode_plan(2 * 48, 1000, Transport::LsaHt);
+  kernels.sm = {SmControl::Limit, 16, 132, 0};
+  // Half as much again at 32 tokens, a quarter at 64; of 48 tokens alone it is known that they take as long as 64.
+  const Profile measured =
+      profile({point("S", 32, 0, 40), point("S", 48, 0, 80), point("S", 64, 0, 80), beside(32, 60), beside(64, 100)});
+  const OpCost cost = cost_of(kernels, profile_costs(kernels, measured, machine()), "S");
+  CHECK(cost.time == Ns{80'000});
+  CHECK(cost.beside == Ns{110'000});  // 80 us times 1.375
+}
+
 TEST_CASE("profile: SMs that both sorts of kernels count on are lost while the comm kernel waits, too") {
   // As below, but computation may use all 132 SMs, as beside an un-split step's exchange.
   Plan plan = decode_plan(128, 1000, Transport::LsaHt, 16);
