@@ -18,6 +18,8 @@ constexpr int kMostLinks = 96;
 constexpr int kCommPasses = 16;
 // Longer than any wire inside a machine, so that what a receive does afterwards shows alone.
 constexpr double kLeastHoldUs = 40;
+// Two GPUs of a kind clock up to a tenth apart.
+constexpr double kLateShare = 0.15;
 
 constexpr int kMostPasses = 160;
 // A GPU that rests before a replay clocks higher for some milliseconds.
@@ -383,8 +385,10 @@ class SettingTimer {
     for (Timing& one : ready) one.median_us = std::max(one.median_us - events_us_, 0.0);
     add("D.wire", wire(waiting[1], ready[2]), "");
     add("C.wire", wire(waiting[3], ready[5]), "");
-    const InOrder order = whole_step(hold);
-    std::vector<Timing> apart = timer_->links(order.links, 1, hold, rule_);
+    // In a step a peer that clocks lower sends later by its part of a layer: that must be over, too.
+    const Enqueue step_hold = hold_.of(agreed(std::max(hold_us, kLateShare * layer_us_)));
+    const InOrder order = whole_step(step_hold);
+    std::vector<Timing> apart = timer_->links(order.links, 1, step_hold, rule_);
     for (Timing& one : apart) one.median_us = std::max(one.median_us - step_events_us_, 0.0);
     for (const OpKind kind : {OpKind::DSend, OpKind::DRecv, OpKind::CSend, OpKind::CRecv})
       add(op_name(kind), of_kind(kind, order, apart), "");
