@@ -56,30 +56,32 @@ void note_emulation(ValidationCase& out) {
                          ": a receive, or a comm kernel, holds that long");
 }
 
-/// With played peers wires are those of the cost model, by construction on both sides.
+/// With played peers wires are those of the cost model, by construction on both sides, and every rank is as the first,
+/// which is the one that is replayed: nobody is waited for, whatever the plan gives the others to do.
 CostTable replay_costs(const Config& config, const Plan& plan, bool split, bool emulated, CostSources& sources) {
   CostTable costs = step_costs(config, plan, split, sources);
   if (!emulated) return costs;
   Config analytical = config;
   analytical.costs = CostConfig{};
   const CostTable wires = step_costs(analytical, plan, split);
-  for (int group = 0; group < costs.groups(); ++group) {
-    for (int layers = 0; layers < costs.layer_classes(); ++layers) {
-      for (int ubatch = 0; ubatch < costs.ubatches(); ++ubatch) {
-        for (OpId op = 0; op < plan.ops.size(); ++op) {
-          OpCost& cost = costs.at(group, layers, ubatch, op);
-          const OpCost& wire = wires.at(group, layers, ubatch, op);
-          if (is_recv(plan.ops[op].kind)) {
-            cost.wire = wire.wire;
-            // It lasts that long whatever else is on the links. Copy engines move its bytes meanwhile; low-latency
-            // sends have moved them already.
-            const bool copies = plan.transport == Transport::CopyEngine;
-            cost.wire_traffic = {copies ? wire.wire_traffic.hbm_bytes : 0, 0, 0};
-          }
-          if (!is_collective(plan.ops[op].kind)) continue;
+  const int first = costs.group_of_rank().front(), first_wire = wires.group_of_rank().front();
+  for (int layers = 0; layers < costs.layer_classes(); ++layers) {
+    for (int ubatch = 0; ubatch < costs.ubatches(); ++ubatch) {
+      for (OpId op = 0; op < plan.ops.size(); ++op) {
+        OpCost& cost = costs.at(first, layers, ubatch, op);
+        const OpCost& wire = wires.at(first_wire, layers, ubatch, op);
+        if (is_recv(plan.ops[op].kind)) {
+          cost.wire = wire.wire;
+          // It lasts that long whatever else is on the links. Copy engines move its bytes meanwhile; low-latency
+          // sends have moved them already.
+          const bool copies = plan.transport == Transport::CopyEngine;
+          cost.wire_traffic = {copies ? wire.wire_traffic.hbm_bytes : 0, 0, 0};
+        }
+        if (is_collective(plan.ops[op].kind)) {
           cost.time = std::max(cost.time, wire.time);
           cost.beside = std::max(cost.beside, wire.time);
         }
+        for (int group = 0; group < costs.groups(); ++group) costs.at(group, layers, ubatch, op) = cost;
       }
     }
   }
@@ -215,6 +217,7 @@ ValidationCase make_case(Config config, const std::string& profile_path, const C
   sources.profile = profile;
   sources.pause = kReplayPause;
   sources.sm_mhz = options.sm_mhz;
+  if (out.emulated) sources.loads.echo(0);
   const auto predict_ways = [&] {
     out.ways.clear();
     for (const bool graph : {true, false}) {

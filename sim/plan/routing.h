@@ -134,6 +134,13 @@ class Router {
 class RoutedLoads {
  public:
   RoutedLoad load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain, bool pairs = false);
+  /// From now on what reaches the rank is what it sends, from each rank as many copies as go to it: its experts get the
+  /// rows that its own tokens pick, expert e of another rank's as its own e modulo their number. So a GPU does it that
+  /// plays a rank's peers. Loads of the other ranks stay, and so do pairs.
+  void echo(int rank) {
+    echo_ = rank;
+    clear();
+  }
   /// Forgets the loads, which are many when batches are; what their tokens were counted to stays.
   void next_batch() { known_.clear(); }
   void clear();
@@ -142,11 +149,13 @@ class RoutedLoads {
   using Prefixes = std::vector<RoutedCounts>;  ///< [n]: of every rank's first n blocks of tokens
 
   RoutedLoad count(const Router& router, int layer, std::span<const TokenRange> tokens, int domain);
+  void add_echo(const Router& router, int layer, TokenRange tokens, RoutedLoad& load) const;
   const Prefixes& prefixes(const Router& router, int layer, int domain, int part, std::size_t blocks, int ranks);
 
   std::map<std::vector<std::int64_t>, RoutedLoad> known_;  ///< by routing class, domain, pairs, every rank's tokens
   std::map<std::vector<int>, Prefixes> prefixes_;          ///< by routing class, domain and part of a tensor group
   std::size_t prefix_bytes_ = 0;
+  int echo_ = -1;
 };
 
 }  // namespace dbo

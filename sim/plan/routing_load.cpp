@@ -392,15 +392,40 @@ RoutedLoad Router::closed_form(const Class& c, std::span<const TokenRange> token
 RoutedLoad RoutedLoads::load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain,
                              bool pairs) {
   constexpr std::size_t kMostRanksOfPairs = 128;  // their number squared is kept for every layer
-  if (pairs && tokens.size() > kMostRanksOfPairs) return router.load(layer, tokens, domain, pairs);
+  const auto echoed = [&](RoutedLoad load) {
+    if (echo_ >= 0) add_echo(router, layer, tokens[static_cast<std::size_t>(echo_)], load);
+    return load;
+  };
+  if (pairs && tokens.size() > kMostRanksOfPairs) return echoed(router.load(layer, tokens, domain, pairs));
   std::vector<std::int64_t> key{router.same_load_on_all_layers() ? 0 : router.routing_class(layer), domain,
                                 pairs ? 1 : 0};
   for (const TokenRange& range : tokens) key.insert(key.end(), {range.begin, range.end});
   const auto [at, fresh] = known_.try_emplace(std::move(key));
   if (fresh)
-    at->second = router.counts_tokens() && !pairs ? count(router, layer, tokens, domain)
-                                                  : router.load(layer, tokens, domain, pairs);
+    at->second = echoed(router.counts_tokens() && !pairs ? count(router, layer, tokens, domain)
+                                                         : router.load(layer, tokens, domain, pairs));
   return at->second;
+}
+
+void RoutedLoads::add_echo(const Router& router, int layer, TokenRange tokens, RoutedLoad& load) const {
+  const std::size_t slots = load.expert_rows.size() / load.ranks.size();
+  const auto picked = static_cast<std::size_t>(tokens.size()) * static_cast<std::size_t>(router.top_k());
+  const auto rows = load.expert_rows.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(echo_) * slots);
+  if (router.counts_tokens()) {
+    std::fill_n(rows, slots, 0.0);
+    std::vector<int> experts(picked);
+    router.experts_of_tokens(echo_, layer, tokens, experts.data());
+    for (const int expert : experts) rows[static_cast<std::ptrdiff_t>(static_cast<std::size_t>(expert) % slots)] += 1;
+  } else {
+    std::fill_n(rows, slots, static_cast<double>(picked) / static_cast<double>(slots));
+  }
+  RankTraffic& t = load.ranks[static_cast<std::size_t>(echo_)];
+  t.copies_in_near = t.copies_out_near;
+  t.copies_in_far = t.copies_out_far;
+  t.ranks_in_near = t.ranks_out_near;
+  t.ranks_in_far = t.ranks_out_far;
+  t.rail_in = t.rail_out;
+  t.forward_in = t.forward_out;
 }
 
 void RoutedLoads::clear() {

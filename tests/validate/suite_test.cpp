@@ -9,6 +9,7 @@
 #include "sim/base/error.h"
 #include "sim/base/files.h"
 #include "sim/model/presets.h"
+#include "sim/search/predict.h"
 
 using namespace dbo;
 using namespace dbo::validate;
@@ -367,4 +368,23 @@ TEST_CASE("case: an emulated wire lasts what the cost model says, in the predict
   }
   // Two ubatches, six MoE layers, dispatch and combine.
   CHECK(receives == 24);
+}
+
+TEST_CASE("case: a rank whose peers are played waits for none of them, however unequal the plan's ranks are") {
+  Config config = entry_of(load_suite("default"), "v3-prefill-3072-ep16-ht16").config;
+  config.routing.kind = RoutingKind::Zipf;
+  config.routing.alpha = 0.6;
+  CaseOptions options;
+  options.gpus = 1;
+  const ValidationCase validated = make_case(config, empty_profile("deepseek-v3"), options);
+  REQUIRE(validated.emulated);
+  for (const PredictedWay& way : validated.ways) {
+    for (const PredictedPlan* predicted : {&way.split, &way.unsplit}) {
+      for (const Bubble& bubble : predicted->result.bubbles) CHECK(bubble.cause != BubbleCause::Peer);
+    }
+  }
+  // A cluster has them: its first rank waits for the one with most rows.
+  const Prediction cluster = predict(validated.config, validated.config.workload.steps.front());
+  CHECK(std::any_of(cluster.result.bubbles.begin(), cluster.result.bubbles.end(),
+                    [](const Bubble& bubble) { return bubble.cause == BubbleCause::Peer; }));
 }

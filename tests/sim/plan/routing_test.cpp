@@ -402,3 +402,43 @@ TEST_CASE("routing: counts of single tokens add up") {
   CHECK(far.ranks_in_far == 3);
   CHECK(far.forward_in == 3);
 }
+
+TEST_CASE("routing: an echo brings a rank's experts the rows its own tokens pick, and as many copies as it sends") {
+  Plan plan = v3(16, 0, RoutingKind::Zipf);
+  plan.routing.alpha = 0.6;
+  plan.routing.seed = 3;
+  const Router router(plan);
+  // Ranks with batches of their own.
+  std::vector<TokenRange> tokens;
+  for (int rank = 0; rank < 16; ++rank) tokens.push_back({0, 40 + 3 * rank});
+  std::vector<double> rows(16, 0.0);
+  for (std::int64_t token = 0; token < tokens[2].end; ++token)
+    for (const int expert : router.experts_of_token(2, 1, token)) rows[static_cast<std::size_t>(expert % 16)] += 1;
+  RoutedLoads loads, plain;
+  loads.echo(2);
+  const RoutedLoad echoed = loads.load(router, 1, tokens, 8), sent = plain.load(router, 1, tokens, 8);
+  for (std::size_t slot = 0; slot < echoed.expert_rows.size(); ++slot) {
+    const bool own = slot / 16 == 2;
+    CHECK(echoed.expert_rows[slot] == (own ? rows[slot % 16] : sent.expert_rows[slot]));
+  }
+  CHECK(std::accumulate(rows.begin(), rows.end(), 0.0) == 46 * 8);
+  for (std::size_t rank = 0; rank < 16; ++rank) {
+    const RankTraffic &now = echoed.ranks[rank], &before = sent.ranks[rank];
+    if (rank != 2) {
+      CHECK(now == before);
+      continue;
+    }
+    CHECK(now.copies_in_near == before.copies_out_near);
+    CHECK(now.copies_in_far == before.copies_out_far);
+    CHECK(now.ranks_in_near == before.ranks_out_near);
+    CHECK(now.ranks_in_far == before.ranks_out_far);
+    CHECK(now.rail_in == before.rail_out);
+    CHECK(now.copies_out_near == before.copies_out_near);
+  }
+  // Balanced routing stays even, over the rank's own tokens.
+  const Router even(v3(16));
+  RoutedLoads balanced;
+  balanced.echo(2);
+  const RoutedLoad load = balanced.load(even, 1, tokens, 8);
+  for (std::size_t slot = 32; slot < 48; ++slot) CHECK(load.expert_rows[slot] == doctest::Approx(46 * 8 / 16.0));
+}
