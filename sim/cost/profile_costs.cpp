@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "sim/base/error.h"
 #include "sim/cost/profile.h"
@@ -44,7 +45,7 @@ class ProfileTable {
   const std::vector<Measured>& company_costs(const PointFilter& filter, const std::vector<Measured>& beside,
                                              const std::vector<Measured>& alone, bool clocks, Innermost innermost);
   OpContext context_at(const CostCell& cell, const Place& at, std::vector<double>& rows) const;
-  const Exchange& exchange_at(int ranks, double tokens);
+  const Exchange& exchange_at(int ranks, double tokens, bool inside);
 
   const Plan& plan_;
   const Profile& profile_;
@@ -58,7 +59,7 @@ class ProfileTable {
   std::set<std::string> missing_, beyond_;
   bool copies_slow_ = false;  ///< something was measured beside copy engines
   bool borrowed_ = false;     ///< MLP points are of another transport
-  std::map<std::pair<int, double>, Exchange> exchanges_;
+  std::map<std::tuple<int, double, bool>, Exchange> exchanges_;
   std::map<PointFilter, std::vector<Measured>> company_costs_;
 };
 
@@ -147,18 +148,19 @@ OpContext ProfileTable::context_at(const CostCell& cell, const Place& at, std::v
   return c;
 }
 
-const Exchange& ProfileTable::exchange_at(int ranks, double tokens) {
-  const auto known = exchanges_.find({ranks, tokens});
+/// `inside`: all ranks share fast links, as those of the profile did.
+const Exchange& ProfileTable::exchange_at(int ranks, double tokens, bool inside) {
+  const auto known = exchanges_.find({ranks, tokens, inside});
   if (known != exchanges_.end()) return known->second;
   Plan like;
   like.shape = plan_.shape;
   like.world = {.ranks = ranks, .ranks_per_node = std::min(ranks, plan_.world.ranks_per_node)};
   like.routing.redundant = (ranks - like.shape.moe.routed_experts % ranks) % ranks;
-  const int domain = machine_.link_domain(like.world);
+  const int domain = inside ? ranks : machine_.link_domain(like.world);
   const std::vector<TokenRange> ranges(static_cast<std::size_t>(ranks),
                                        TokenRange{0, static_cast<std::int64_t>(tokens + 0.5)});
   Exchange exchange = make_exchange(plan_.transport, plan_.shape, domain, Router(like).load(0, ranges, domain));
-  return exchanges_.emplace(std::pair{ranks, tokens}, std::move(exchange)).first->second;
+  return exchanges_.emplace(std::tuple{ranks, tokens, inside}, std::move(exchange)).first->second;
 }
 
 Ns to_ns(double ns) {
@@ -299,12 +301,15 @@ void ProfileTable::adjust_exchange(const CostCell& cell, OpCost& cost) {
                              .company_sms = plan_.sm.compute};
     const std::vector<Measured>& points = points_.select(filter);
     if (points.empty()) return false;
-    const auto shape = [&](const Place& p) {
-      const Exchange& exchange = exchange_at(static_cast<int>(p[0]), p[3]);
+    const auto price_at = [&](const Place& p, bool inside) {
+      const Exchange& exchange = exchange_at(static_cast<int>(p[0]), p[3], inside);
       const OpCost price = price_exchange(cell.op->kind, exchange, 0, machine_, static_cast<int>(p[1]));
       return static_cast<double>((price.*field).count());
     };
-    cost.*field = to_ns(scaled(points, at, shape, shape(at), static_cast<double>((cost.*field).count()), name).ns);
+    // Points were measured inside a node, whatever lies between the plan's ranks: so they go on as kernels do there.
+    const auto shape = [&](const Place& p) { return price_at(p, wires_differ_); };
+    const double even = price_at(at, false);
+    cost.*field = to_ns(scaled(points, at, shape, even, static_cast<double>((cost.*field).count()), name).ns);
     return true;
   };
   const OpCost analytical = cost;

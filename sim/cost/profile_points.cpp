@@ -19,6 +19,18 @@ bool reaches(std::span<const Measured> points, std::size_t axis, double asked) {
   return least->place[axis] <= asked && asked <= most->place[axis];
 }
 
+/// The analytical cost at `at`, off the measured range along the axis, whose edge is `edge`. Its steps (tiles of rows,
+/// waves of tiles) are not where those of the measured kernels are: up to twice the edge's tokens, and down to half of
+/// them, it goes straight.
+double extended(const Shape& shape, const Place& edge, const Place& at, std::size_t axis) {
+  const double from = edge[axis], to = at[axis];
+  if (axis != kTokenLevel || from <= 0 || to > 2 * from || 2 * to < from) return shape(at);
+  Place far = edge;
+  far[axis] = to > from ? 2 * from : from / 2;
+  const double base = shape(edge);
+  return base + (shape(far) - base) * ((to - from) / (far[axis] - from));
+}
+
 /// What stays the same from level to level.
 struct Nesting {
   Innermost innermost;
@@ -60,7 +72,7 @@ double interpolate_level(std::span<const Measured> all, std::size_t level, Place
     edge[axis] = points[begin].place[axis];
     nesting.beyond = true;
     const double base = nesting.shape(edge);
-    return inner(begin) * (base > 0 ? nesting.shape(at) / base : 1);
+    return inner(begin) * (base > 0 ? extended(nesting.shape, edge, at, axis) / base : 1);
   };
   const double x = at[axis];
   if (x < points.front().place[axis]) return extend(0);

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "sim/base/error.h"
 #include "sim/model/presets.h"
@@ -473,6 +474,47 @@ TEST_CASE("profile: beyond the points the analytical shape goes on") {
   CHECK(std::any_of(table.assumptions.begin(), table.assumptions.end(), [](const std::string& text) {
     return text.starts_with("Beyond what was measured") && text.find("A0") != std::string::npos;
   }));
+}
+
+TEST_CASE("profile: past the measured tokens a time goes straight, over the steps of the analytical cost") {
+  // Tiles of 128 tokens; measured are 100 us of 512 tokens, which are 4 tiles.
+  const std::vector<Measured> points = {{{0, 132, 0, 512}, 100'000, 1500}};
+  const Shape tiles = [](const Place& p) { return std::ceil(p[3] / 128); };
+  bool beyond = false;
+  const auto us = [&](double tokens) { return interpolate(points, {0, 132, 0, tokens}, tiles, beyond) / 1000; };
+  CHECK(us(512) == 100);
+  CHECK_FALSE(beyond);
+  CHECK(us(520) == doctest::Approx(100 * 520 / 512.0));
+  CHECK(beyond);
+  CHECK(us(768) == doctest::Approx(150));
+  CHECK(us(1024) == doctest::Approx(200));
+  CHECK(us(384) == doctest::Approx(75));
+  CHECK(us(256) == doctest::Approx(50));
+  // Further away the analytical cost is all there is.
+  CHECK(us(1025) == doctest::Approx(225));
+  CHECK(us(1) == doctest::Approx(25));
+}
+
+TEST_CASE("profile: an exchange measured inside a node goes on to other batches as it does there") {
+  // Two ranks were measured at the plan's size, sixteen only at 8 times that: 2 of them are worth more. Wires between
+  // nodes are no part of what is carried over; the kernel lasts as long as the slower of both.
+  const auto comm = [](int ranks, int tokens, double us) {
+    ProfilePoint p = point("D", tokens, 0, us);
+    p.transport = Transport::LsaHt;
+    p.ranks = ranks;
+    return p;
+  };
+  const Plan plan = decode_plan(128, 1024, Transport::LsaHt, 16);
+  const Ns wire = cost_of(plan, analytical_costs(plan, machine()), "D").time;
+  const double wire_us = static_cast<double>(wire.count()) / 1000;
+  const auto priced = [&](double us) {
+    const Profile p = profile({comm(2, 32, us), comm(2, 128, us), comm(16, 512, 8 * us)});
+    return static_cast<double>(cost_of(plan, profile_costs(plan, p, machine()), "D").time.count()) / 1000;
+  };
+  CHECK(priced(0.05 * wire_us) == doctest::Approx(wire_us));
+  // 15 of 16 copies leave a rank instead of a half, and deduplicated a token has up to 8 destinations instead of 2.
+  CHECK(priced(2 * wire_us) > 2 * wire_us);
+  CHECK(priced(2 * wire_us) < 2 * 8 * wire_us);
 }
 
 TEST_CASE("profile: ops that were not measured are analytical and named") {
