@@ -231,56 +231,6 @@ TEST_CASE("contended: ranks with equal costs may be simulated once or each") {
   }
 }
 
-TEST_CASE("contended: an op that is not there slows nobody whose start is fixed") {
-  // One op a lane, each started by the host, SMs for all: every speed can only rise when another op goes. (With lanes
-  // of several ops no such rule holds for any fair sharing: an op that starts earlier may now meet another.)
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    fakes::Draw draw(seed);
-    std::vector<fakes::LaneOp> ops = {{"X", OpKind::Other, 0, 1 + static_cast<int>(draw.below(50)), {}},
-                                      {"D", OpKind::D, 1, 1 + static_cast<int>(draw.below(50)), {}},
-                                      {"Y", OpKind::Other, 2, 1 + static_cast<int>(draw.below(50)), {}}};
-    for (fakes::LaneOp& op : ops) {
-      op.demand.sms = 44;
-      op.demand.hbm_bytes = op.us * 1000 * draw.below(1000);
-      op.demand.link_bytes = op.us * 1000 * draw.below(100);
-      op.beside_us = op.us + static_cast<int>(draw.below(20));
-    }
-    fakes::LanePlan all = fakes::lane_plan(ops, fakes::small_machine());
-    all.costs.host.launch = Ns{draw.below(20000)};
-    EngineOptions options;
-    options.record = {0};
-    const auto with = run_engine(all.plan, all.costs, options).times[0];
-    for (std::size_t gone = 0; gone < ops.size(); ++gone) {
-      fakes::LanePlan rest = all;
-      rest.costs.at(0, 0, 0, static_cast<OpId>(gone)) = {};
-      const auto without = run_engine(rest.plan, rest.costs, options).times[0];
-      for (std::size_t i = 0; i < ops.size(); ++i) CHECK(without[i].end <= with[i].end);
-    }
-  }
-}
-
-TEST_CASE("contended: the last op of a lane slows the other lane, if anything") {
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    fakes::Draw draw(seed);
-    std::vector<fakes::LaneOp> ops;
-    for (int i = 0; i < 8; ++i) {
-      const LaneId lane = static_cast<LaneId>(draw.below(2));
-      ops.push_back({"op " + std::to_string(i), OpKind::Other, lane, 1 + static_cast<int>(draw.below(50)), {}});
-      ops.back().demand.sms = 20 + static_cast<int>(draw.below(113));
-      ops.back().demand.hbm_bytes = ops.back().us * 1000 * draw.below(1000);
-      ops.back().demand.block = Ns{draw.below(20000)};
-    }
-    fakes::LanePlan all = fakes::lane_plan(ops, fakes::small_machine());
-    EngineOptions options;
-    options.record = {0};
-    const auto with = run_engine(all.plan, all.costs, options).times[0];
-    fakes::LanePlan rest = all;
-    rest.costs.at(0, 0, 0, 7) = {};
-    const auto without = run_engine(rest.plan, rest.costs, options).times[0];
-    for (std::size_t i = 0; i < 7; ++i) CHECK(without[i].end <= with[i].end);
-  }
-}
-
 TEST_CASE("contended: idle time by cause adds up to the step minus the busy time on every lane") {
   for (const ScheduleName& schedule : schedule_names()) {
     for (std::uint64_t seed = 200; seed < 230; ++seed) {

@@ -182,27 +182,6 @@ TEST_CASE("engine: a faster link never lengthens a fixed-order step") {
   }
 }
 
-TEST_CASE("engine: an op that is not there never delays the others, where nothing is shared") {
-  for (const ScheduleName& schedule : schedule_names()) {
-    for (std::uint64_t seed = 0; seed < 20; ++seed) {
-      CAPTURE(schedule.name);
-      CAPTURE(seed);
-      const fakes::RandomCase all = fakes::random_case(schedule, {.alternate = seed % 2 == 1}, seed);
-      const EngineResult with = fakes::run_recorded(all, Executor::Auto, false);
-      for (OpId gone = 0; gone < all.plan.ops.size(); ++gone) {
-        fakes::RandomCase rest = all;  // of rank 0 alone it is gone
-        for (int u = 0; u < rest.costs.ubatches(); ++u) rest.costs.at(0, 0, u, gone) = {};
-        const EngineResult without = fakes::run_recorded(rest, Executor::Auto, false);
-        int later = 0;
-        for (std::size_t g = 0; g < with.times.size(); ++g)
-          for (std::size_t i = 0; i < with.times[g].size(); ++i)
-            later += without.times[g][i].end > with.times[g][i].end;
-        CHECK(later == 0);
-      }
-    }
-  }
-}
-
 TEST_CASE("engine: the host's launches bound a step that is all host") {
   FixedCosts c;
   c.host = Ns{5000};
