@@ -13,9 +13,9 @@ struct InterferenceRow {
   double predicted = 0;
 };
 std::vector<InterferenceRow> interference_rows();
-/// The share predicted for pushes of so many blocks without control beside the compute-bound or the output-heavy GEMM,
-/// where the other GPU's GEMMs begin later by `phase` of one.
-double uncontrolled_share(bool compute_bound, int blocks, double phase);
+/// The share predicted for pushes of so many blocks, of which so many fit an SM, without control beside the
+/// compute-bound or the output-heavy GEMM, where the other GPU's GEMMs begin later by `phase` of one.
+double uncontrolled_share(bool compute_bound, int blocks, int blocks_per_sm, double phase);
 
 /// A step of copy-engine transfers inside a graph, both directions.
 struct CopyRow {
