@@ -6,13 +6,15 @@
 
 namespace dbo::published {
 
-std::vector<StepRow> read_steps(const std::string& path) {
+std::vector<StepRow> read_steps(const std::string& path, std::optional<double> alpha) {
   ObjectReader file{JsonRef(load_json(path))};
   std::vector<StepRow> out;
   for (const JsonRef& ref : file.require("rows").items()) {
     ObjectReader row(ref);
     const std::string name = row.require("name").string(), source = row.require("source").string();
-    const Config config = config_from_json(row.require("config"));
+    Config config = config_from_json(row.require("config"));
+    if (alpha && config.routing.kind != RoutingKind::Zipf) continue;
+    if (alpha) config.routing.alpha = *alpha;
     const Prediction prediction = predict(config, config.workload.steps.front());
     const auto add = [&](std::string_view key, std::string_view quantity, std::string_view unit, double predicted) {
       if (const auto published = row.find(key))

@@ -1,6 +1,7 @@
 // Published step and layer times beside what whole predictions make of them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct StepRow {
 };
 
 /// Every figure of tests/data/published_steps.json: periods, steps, gains and throughput.
-std::vector<StepRow> read_steps(const std::string& path);
+/// `alpha`: the rows of drawn (zipf) routing alone, with that exponent in place of their own.
+std::vector<StepRow> read_steps(const std::string& path, std::optional<double> alpha = {});
 
 }  // namespace dbo::published
