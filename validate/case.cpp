@@ -52,6 +52,10 @@ void note_emulation(ValidationCase& out) {
   const std::string gpus = out.gpus == 1 ? "this GPU" : "the next GPU";
   out.notes.push_back("rank 0 of " + std::to_string(out.config.cluster.gpus()) + " is replayed; " + gpus +
                       " plays its peers: what it sends to a rank comes back as what that rank sends");
+  if (out.config.routing.kind != RoutingKind::Balanced)
+    out.notes.emplace_back(
+        "routing is not balanced: rank 0's experts get the rows that its own tokens pick, not those of "
+        "all ranks, and no fuller rank is waited for");
   out.notes.emplace_back("wires take the time the cost model gives " + out.config.cluster.fabric.name +
                          ": a receive, or a comm kernel, holds that long");
 }

@@ -378,6 +378,8 @@ TEST_CASE("case: a rank whose peers are played waits for none of them, however u
   options.gpus = 1;
   const ValidationCase validated = make_case(config, empty_profile("deepseek-v3"), options);
   REQUIRE(validated.emulated);
+  CHECK(std::count_if(validated.notes.begin(), validated.notes.end(),
+                      [](const std::string& note) { return note.starts_with("routing is not balanced"); }) == 1);
   for (const PredictedWay& way : validated.ways) {
     for (const PredictedPlan* predicted : {&way.split, &way.unsplit}) {
       for (const Bubble& bubble : predicted->result.bubbles) CHECK(bubble.cause != BubbleCause::Peer);
