@@ -33,6 +33,9 @@ std::string text_of(ObjectReader& reader, std::string_view key) {
   return value ? value->string() : std::string();
 }
 
+/// No GPU clocks so high.
+constexpr std::int64_t kMaxMhz = 10'000;
+
 int int_of(ObjectReader& reader, std::string_view key, int otherwise, std::int64_t low = 0) {
   const auto value = reader.find(key);
   return value ? static_cast<int>(value->integer(low, 1 << 30)) : otherwise;
@@ -49,7 +52,7 @@ ProfileMachine read_machine(const JsonRef& ref) {
   machine.cuda = text_of(reader, "cuda");
   machine.nccl = text_of(reader, "nccl");
   machine.cublas = text_of(reader, "cublas");
-  machine.sm_clock_mhz = int_of(reader, "sm_clock_mhz", 0);
+  if (const auto mhz = reader.find("sm_clock_mhz")) machine.sm_clock_mhz = static_cast<int>(mhz->integer(0, kMaxMhz));
   machine.memory_clock_mhz = int_of(reader, "memory_clock_mhz", 0);
   reader.done();
   return machine;
@@ -80,7 +83,7 @@ ProfilePoint profile_point_from_json(const JsonRef& ref) {
   point.median_us = reader.require("median_us").number(0, kMaxUs);
   point.spread_us = reader.require("spread_us").number(0, kMaxUs);
   point.repeats = static_cast<int>(reader.require("repeats").integer(1, 1 << 30));
-  point.sm_mhz = int_of(reader, "sm_mhz", 0);
+  if (const auto mhz = reader.find("sm_mhz")) point.sm_mhz = static_cast<int>(mhz->integer(0, kMaxMhz));
   reader.done();
   return point;
 }

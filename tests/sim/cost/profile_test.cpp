@@ -430,6 +430,7 @@ TEST_CASE("profile: reading is strict") {
   CHECK(with_point("op", "A2").starts_with("/points/0/op: unknown op \"A2\" (known: A0, A1, "));
   CHECK(with_point("tokns", 1).starts_with("/points/0/tokns: unknown key"));
   CHECK(with_point("median_us", -1).starts_with("/points/0/median_us: must be a number from 0"));
+  CHECK(with_point("sm_mhz", 1755000) == "/points/0/sm_mhz: must be a whole number from 0 to 10000, is 1755000");
   CHECK(with_point("op", "D.send") == "/points/0: missing key \"transport\"");
   CHECK(with_point("op", "MLP") == "/points/0: missing key \"experts\"");
   Json twice = good;
