@@ -196,8 +196,9 @@ void Grid::decode() {
     }
   }
   if (scope_.quick) return;
-  // Dense products pick other kernels from one size to the next: ops of the rank's own batch on a finer grid.
-  for (const std::int64_t t : {48, 112, 144, 176, 224, 288, 352, 448}) {
+  // Dense products pick other kernels from one size to the next, just above 64 rows most of all: ops of the rank's own
+  // batch on a finer grid.
+  for (const std::int64_t t : {48, 72, 112, 144, 176, 224, 288, 352, 448}) {
     CalibrationSetting own = first_of(false);
     own.tokens = t;
     own.ops = own_ops(false);
