@@ -35,6 +35,7 @@ Json plan_json(const PredictedPlan& predicted, const MeasuredPlan& measured) {
   json.set("steps_us", numbers_json(measured.steps_us));
   json.set("host_us", numbers_json(measured.host_us));
   json.set("clocks_mhz", numbers_json(measured.clocks_mhz));
+  json.set("traced_mhz", numbers_json(measured.traced_mhz));
   json.set("op_us", numbers_json(measured.op_us));
   json.set("entry_us", numbers_json(measured.entry_us));
   return json;
@@ -53,6 +54,7 @@ MeasuredPlan read_plan(const JsonRef& ref, const PredictedPlan& predicted) {
   plan.steps_us = read_numbers(reader.require("steps_us"));
   plan.host_us = read_numbers(reader.require("host_us"));
   plan.clocks_mhz = read_numbers(reader.require("clocks_mhz"));
+  plan.traced_mhz = read_numbers(reader.require("traced_mhz"));
   plan.op_us = read_numbers(reader.require("op_us"));
   plan.entry_us = read_numbers(reader.require("entry_us"));
   reader.done();

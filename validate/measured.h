@@ -24,6 +24,9 @@ struct MeasuredPlan {
   double tracing_us = 0;  ///< what tracing adds to a step
   /// Mean SM clock of each step of `steps_us`, on the GPU where it was lowest.
   std::vector<double> clocks_mhz;
+  /// The same of the traced steps, on the first rank's GPU: they run in a row, with events between their ops, and so at
+  /// another clock than the steps that take turns.
+  std::vector<double> traced_mhz;
 };
 
 struct MeasuredWay {
