@@ -17,6 +17,11 @@ namespace {
 constexpr std::int64_t kRingBytes = std::int64_t{180} << 20;
 constexpr int kLeastLayers = 4, kMostLayers = 16;
 
+// Between the sizes of exchanges, decode.
+constexpr std::int64_t kBetween[] = {48, 72, 112, 144, 176, 224, 288, 352, 448};
+// Rows of an expert below which its weights take longer to read than it takes to multiply.
+constexpr std::int64_t kBoundRows = 96;
+
 using Kinds = std::vector<OpKind>;
 
 Kinds comm_ops(bool low_latency) {
@@ -87,6 +92,7 @@ class Grid {
     return kinds;
   }
   CalibrationSetting first_of(bool prefill) const;
+  void experts_between(int ranks);
   /// Ops of a batch of prompts on all SMs, and of half of one on every split of the SMs.
   void own_alone(std::int64_t tokens);
   void split_own(std::int64_t tokens);
@@ -198,12 +204,30 @@ void Grid::decode() {
   if (scope_.quick) return;
   // Dense products pick other kernels from one size to the next, just above 64 rows most of all: ops of the rank's own
   // batch on a finer grid.
-  for (const std::int64_t t : {48, 72, 112, 144, 176, 224, 288, 352, 448}) {
+  for (const std::int64_t t : kBetween) {
     CalibrationSetting own = first_of(false);
     own.tokens = t;
     own.ops = own_ops(false);
     own.ops.push_back(OpKind::MLP);
     add(own);
+  }
+  for (const int ranks : scope_.ranks) experts_between(ranks);
+}
+
+/// Experts of other ranks than those of the finer grid have other numbers of rows: above what their weights take to
+/// read, a tile of rows more shows.
+void Grid::experts_between(int ranks) {
+  const auto some = std::find_if(settings_.begin(), settings_.end(), [&](const CalibrationSetting& s) {
+    return !s.prefill && s.ranks == ranks && s.low_latency && !s.partition;
+  });
+  if (some == settings_.end() || ranks == first_of(false).ranks) return;
+  CalibrationSetting experts = *some;
+  experts.beside.clear();
+  experts.ops = {OpKind::MLP};
+  const int here = (shape_.moe.routed_experts + redundant_experts(shape_, ranks)) / ranks;
+  for (const std::int64_t t : kBetween) {
+    experts.tokens = t;
+    if (t * shape_.moe.top_k >= kBoundRows * here) add(experts);
   }
 }
 

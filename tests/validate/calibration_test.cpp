@@ -59,6 +59,25 @@ TEST_CASE(
     CHECK(tokens == std::set<std::int64_t>{512, 640, 896, 1024, 1408, 2048, 2816, 4096, 8192});
 }
 
+TEST_CASE(
+    "calibration: experts of every group of ranks have a finer grid where their rows take longer than their weights") {
+  CalibrationScope decode = scope();
+  decode.prefill = false;
+  decode.transports = {Transport::LsaLl};
+  // V2-Lite has 64 experts and takes 6: 32 on each of 2 ranks, whose batch has them all its own ops' grid; 4 on each of
+  // 16, so that 64 tokens make 96 rows each.
+  std::map<int, std::set<std::int64_t>> alone;
+  for (const CalibrationSetting& s : calibration_points(model_preset("deepseek-v2-lite"), decode).settings)
+    if (s.ops == std::vector<OpKind>{OpKind::MLP}) alone[s.ranks].insert(s.tokens);
+  REQUIRE(alone.size() == 1);
+  CHECK(alone.at(16) == std::set<std::int64_t>{72, 112, 144, 176, 224, 288, 352, 448});
+  // V3: 16 of 256 experts on each of 16 ranks, 8 for each token: 192 tokens.
+  alone.clear();
+  for (const CalibrationSetting& s : calibration_points(model_preset("deepseek-v3"), decode).settings)
+    if (s.ops == std::vector<OpKind>{OpKind::MLP}) alone[s.ranks].insert(s.tokens);
+  CHECK(alone.at(16) == std::set<std::int64_t>{224, 288, 352, 448});
+}
+
 TEST_CASE("calibration: of a list of configs only what they use is measured, and every split with its own ops") {
   const ModelShape shape = model_preset("deepseek-v3");
   CalibrationScope narrow = scope();
