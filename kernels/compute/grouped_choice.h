@@ -6,20 +6,24 @@
 #include <vector>
 
 #include "kernels/compute/grouped_tiles.h"
+#include "kernels/moe_buffers.h"
 
 namespace dbo::kernels {
 
-/// Kernel variants of bf16 operands, by what the columns of their matrix products are. There is one for e4m3, which is
-/// like Tokens with tiles of 128 columns of C.
+/// Kernel variants, by what the columns of their matrix products are.
 enum class GroupedTile : std::uint8_t {
-  Columns,  ///< columns of C: tiles of 128 tokens x 256 columns, blocks take them in turns
-  Tokens,   ///< tokens: tiles of 256 columns of C x up to 192 tokens, blocks draw them from a counter
+  /// Columns of C: tiles of 128 tokens x 256 columns, which blocks take in turns; of e4m3 x 192 or 128, drawn.
+  Columns,
+  /// Tokens: tiles of 256 columns of C (e4m3: 128) x up to 192 tokens, which blocks draw from a counter.
+  Tokens,
 };
 
-/// How the variants with tokens as columns go about their work. Results do not depend on it.
+/// How the variants that draw their tiles go about their work: all but bf16 with columns of C. Results do not depend on
+/// it.
 struct GroupedTuning {
-  int most_tokens = 0;  ///< of a tile, a multiple of its step; 0: kTokenTileMost, of e4m3 kTokenTileMostFp8
+  int most_tokens = 0;  ///< of a tile, a multiple of its step; 0: what it can have
   TokenOrder order = TokenOrder::WideFirst;
+  int columns = 0;  ///< of a tile of e4m3 with columns of C: 128 or 192; 0: 192
 };
 
 struct GroupedChoice {
@@ -32,12 +36,12 @@ constexpr std::int64_t grouped_scale_stride(std::int64_t max_rows) {
   return (max_rows + 3) / 4 * 4;
 }
 
-/// A bf16 launch.
 struct GroupedShape {
   std::vector<std::int32_t> rows;  ///< of each expert
   int n = 0, k = 0;
   int out_columns = 0;  ///< of C
   int sms = 0;
+  ElementType type = ElementType::Bf16;
 };
 
 /// Cycles a launch is expected to take. The tiles are those of the kernel, in its order.
@@ -50,6 +54,7 @@ GroupedChoice choose_grouped(const GroupedShape& shape);
 struct MlpChoice {
   GroupedChoice up, down;
 };
-MlpChoice choose_mlp(const std::vector<std::int32_t>& rows, int hidden, int intermediate, int sms);
+MlpChoice choose_mlp(const std::vector<std::int32_t>& rows, int hidden, int intermediate, int sms,
+                     ElementType type = ElementType::Bf16);
 
 }  // namespace dbo::kernels

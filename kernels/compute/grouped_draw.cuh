@@ -12,26 +12,30 @@
 #include "kernels/compute/grouped_maps.cuh"
 #include "kernels/compute/grouped_tiles.h"
 #include "kernels/compute/sm90.cuh"
+#include "kernels/compute/wgmma.cuh"
+#include "kernels/compute/wgmma_n.cuh"
 
 namespace dbo::kernels::grouped_draw {
 
 constexpr int kThreads = kGroupedThreads;
 constexpr int kConsumerWarps = 8;
-constexpr int kDraws = 2;           // tiles drawn ahead
-constexpr int kStagingBytes = 512;  // of a warp that multiplies
-constexpr int kRowBytes = 128;      // of a step along K: the swizzle's width
-constexpr int kRowElements = 64;    // of the maps, which take all operands for bf16
+constexpr int kDraws = 2;            // tiles drawn ahead
+constexpr int kTurnOverBytes = 512;  // what a warp needs to turn its part over
+constexpr int kRowBytes = 128;       // of a step along K: the swizzle's width
+constexpr int kRowElements = 64;     // of the maps, which take all operands for bf16
 
 /// `kTokenStep`: what widths are rounded up to. `kScaleSpace`: bytes of a stage behind its operands, a multiple of
-/// 1024, of which `kScaleBytes` are copied.
-template <int kTileRows, int kTileTokens, int kTokenStep, int kElementsPerStep, int kStageCount, int kScaleSpace = 0,
-          int kScaleBytes = 0>
+/// 1024, of which `kScaleBytes` are copied. `kScaleWarp`: a warp prepares them. `kStagingEach`: bytes of each warp that
+/// multiplies, for writing its part of C out.
+template <int kTileRows, int kTileTokens, int kTokenStep, int kElementsPerStep, int kStageCount, int kStagingEach,
+          int kScaleSpace = 0, int kScaleBytes = 0, bool kScaleWarp = false>
 struct Shape {
   static constexpr int kMost = kTileTokens;
   static constexpr int kStep = kTokenStep;
   static constexpr int kSums = kMost / 2;
   static constexpr int kRows = kTileRows;
   static constexpr int kHalf = kTileRows / 2;
+  static constexpr int kBox = kTileRows % 128 == 0 ? kTileRows : 128;  // rows of weights of a whole copy
   static constexpr int kStepK = kElementsPerStep;
   static constexpr int kStages = kStageCount;
   static constexpr int kScales = kScaleBytes;
@@ -39,16 +43,16 @@ struct Shape {
   static constexpr int kTokenBytes = kMost * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokenBytes + kScaleSpace;
   static constexpr int kBarriers = kStages * kStageBytes;  // full, empty, scaled, drawn, taken
-  static constexpr int kStageSets = kScales > 0 ? 3 : 2;   // those of which each stage has one
+  static constexpr bool kScaled = kScaleWarp;
+  static constexpr int kStageSets = kScaleWarp ? 3 : 2;  // those of which each stage has one
   static constexpr int kDrawn = (kBarriers + (kStageSets * kStages + 2 * kDraws) * 8 + 15) / 16 * 16;
-  static constexpr int kReaders = kConsumerWarps + (kScales > 0 ? 1 : 0);  // warps that read what was drawn
+  static constexpr int kReaders = kConsumerWarps + (kScaleWarp ? 1 : 0);  // warps that read what was drawn
   static constexpr int kStart = kDrawn + kDraws * 16;
   static constexpr int kOrder = kStart + (kMaxLocalExperts + 1) * 4;
   static constexpr int kSeveral = kOrder + kMaxLocalExperts * 2;
-  // Where tiles are too large for it, a warp turns its part over in the last stage that it has read.
-  static constexpr bool kOwnStaging = kScales > 0;
+  static constexpr int kStagingBytes = kStagingEach;
   static constexpr int kStaging = (kSeveral + 4 + 15) / 16 * 16;
-  static constexpr int kSharedBytes = kOwnStaging ? kStaging + kConsumerWarps * kStagingBytes : kSeveral + 4;
+  static constexpr int kSharedBytes = kStaging + kConsumerWarps * kStagingBytes;
   static_assert(kMost % GroupedRowsMap::kStep == 0 && kSharedBytes <= 227 * 1024 && kStageBytes % 1024 == 0 &&
                 kDrawn % 16 == 0);
 };
@@ -65,6 +69,7 @@ struct Params {
   std::uint32_t* sm_ids;
   bool swiglu;
   GroupedTuning tuning;
+  int tile_rows;  // of weights
 };
 
 /// Shared memory by its addresses.
@@ -78,7 +83,7 @@ struct Ring {
   __device__ std::uint32_t taken(std::uint32_t slot) const { return drawn(kDraws + slot); }
   __device__ std::uint32_t tile(std::uint32_t slot) const { return shared + S::kDrawn + slot * 16; }
   __device__ std::uint32_t staging(int warp) const {
-    return shared + S::kStaging + static_cast<std::uint32_t>(warp * kStagingBytes);
+    return shared + S::kStaging + static_cast<std::uint32_t>(warp * S::kStagingBytes);
   }
   __device__ std::uint32_t weights(std::uint32_t stage) const { return shared + stage * S::kStageBytes; }
   __device__ std::uint32_t tokens(std::uint32_t stage) const { return weights(stage) + S::kWeightBytes; }
@@ -110,7 +115,7 @@ __device__ void plan_tiles(const Params& p, std::int32_t* place_of, std::int32_t
     if (thread >= 32) return;
     const int tokens = thread < p.experts ? tokens_of(thread) : 0;
     const TokenParts parts(tokens, cut);
-    const int own = place_of_expert(parts, p.tuning.order), tiles = TokenTiles::count_of(tokens, p.n, S::kRows, cut);
+    const int own = place_of_expert(parts, p.tuning.order), tiles = TokenTiles::count_of(tokens, p.n, p.tile_rows, cut);
     const unsigned cut_up = __ballot_sync(0xffffffffu, parts.parts > 1);
     int place = 0, before = 0, all = 0, of_several = 0;
     for (int f = 0; f < p.experts; ++f) {
@@ -145,7 +150,7 @@ __device__ void plan_tiles(const Params& p, std::int32_t* place_of, std::int32_t
   if (thread >= 32) return;
   const int each = tiles_up(p.experts, 32);
   const int begin = min(thread * each, p.experts), end = min(begin + each, p.experts);
-  const auto tiles = [&](int i) { return TokenTiles::count_of(tokens_of(by_place[i]), p.n, S::kRows, cut); };
+  const auto tiles = [&](int i) { return TokenTiles::count_of(tokens_of(by_place[i]), p.n, p.tile_rows, cut); };
   int sum = 0, of_several = 0;
   for (int i = begin; i < end; ++i) {
     sum += tiles(i);
@@ -172,7 +177,7 @@ __device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p
                                         const std::uint16_t* by_place, const std::int32_t* start, int several,
                                         const CopyScales& copy_scales) {
   const int steps = tiles_up(p.k, S::kStepK);
-  TokenTiles tiles(p.offset, by_place, start, p.experts, several, p.n, S::kRows, {p.tuning.most_tokens, S::kStep},
+  TokenTiles tiles(p.offset, by_place, start, p.experts, several, p.n, p.tile_rows, {p.tuning.most_tokens, S::kStep},
                    p.tuning.order, static_cast<int>(gridDim.x));
   Turn turn{0, 1};
   std::uint32_t slot = 0, taken_parity = 1;
@@ -191,13 +196,19 @@ __device__ __forceinline__ void produce(const GroupedMaps& maps, const Params& p
     }
     if (tile.tokens == 0) break;
     const int weight_row = tile.expert * p.n + tile.column;
-    const CUtensorMap *const map_a = maps.rows(tile.tokens), *const map_w = maps.weights(tile.rows == S::kRows);
+    const CUtensorMap *const map_a = maps.rows(tile.tokens), *const map_w = maps.weights(tile.rows >= S::kBox);
     const auto bytes =
         static_cast<std::uint32_t>((GroupedMaps::rows_copied(tile.tokens) + tile.rows) * kRowBytes + S::kScales);
     const std::uint64_t policy = sm90::cache_policy(tile.alone);
     const auto copy_weights = [&](std::uint32_t stage, int k) {
       sm90::barrier_arrive_expect(ring.full(stage), bytes);
       sm90::tma_load_2d(ring.weights(stage), map_w, ring.full(stage), k * kRowElements, weight_row, policy);
+      if constexpr (S::kBox < S::kRows) {
+        if (tile.rows > S::kBox) {
+          sm90::tma_load_2d(ring.weights(stage) + S::kBox * kRowBytes, maps.weights(false), ring.full(stage),
+                            k * kRowElements, weight_row + S::kBox, policy);
+        }
+      }
     };
     const auto copy_tokens = [&](std::uint32_t stage, int k) {
       sm90::tma_load_2d(ring.tokens(stage), map_a, ring.full(stage), k * kRowElements, tile.token);
@@ -298,6 +309,43 @@ class Shares {
   std::uint32_t slot_ = 0, parity_ = 0;
 };
 
+/// The two warpgroups' turns at the tensor cores, step by step: where sums are scaled between steps, one multiplies
+/// while the other scales. Left to themselves their products share the tensor cores and end at one time. All threads of
+/// both take part.
+class Turns {
+ public:
+  __device__ explicit Turns(int group) : group_(group) {
+    if (group_ == 1) pass();  // the first turn is the other's
+  }
+  __device__ __forceinline__ void wait() const { sm90::named_barrier(kFirst + group_, kConsumerWarps * 32); }
+  __device__ __forceinline__ void pass() const { sm90::named_barrier_arrive(kFirst + 1 - group_, kConsumerWarps * 32); }
+  /// After the last turn; both must have had as many.
+  __device__ __forceinline__ void end() const {
+    if (group_ == 0) wait();
+  }
+
+ private:
+  static constexpr int kFirst = 1;  // 0 is __syncthreads
+  int group_;
+};
+
+/// A step's products of e4m3, in the warpgroup's turn, which it passes on while the last is under way: passed on when
+/// half of them were done, tiles took longer.
+template <int kN, int kCount>
+__device__ __forceinline__ void multiply_in_turn(float (&d)[kCount], std::uint64_t a, std::uint64_t b,
+                                                 const Turns& turns) {
+  constexpr int kSteps = kScaleBlock / 32;
+  turns.wait();
+  sm90::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    sm90::wgmma_fp8_n<kN>(d, a + step * 2, b + step * 2, step > 0 ? 1u : 0u);
+    if (step >= kSteps - 2) sm90::wgmma_commit();
+  }
+  sm90::wgmma_wait<1>();
+  turns.pass();
+}
+
 __device__ __forceinline__ float silu(float x) {
   return __fdividef(x, 1.0f + __expf(-x));
 }
@@ -371,7 +419,7 @@ __device__ __forceinline__ void run(const GroupedMaps& maps, const Params& p, un
     for (std::uint32_t i = 0; i < S::kStages; ++i) {
       sm90::barrier_init(ring.full(i), 1);
       sm90::barrier_init(ring.empty(i), kConsumerWarps);
-      if constexpr (S::kScales > 0) sm90::barrier_init(ring.scaled(i), 1);
+      if constexpr (S::kScaled) sm90::barrier_init(ring.scaled(i), 1);
     }
     for (std::uint32_t i = 0; i < kDraws; ++i) {
       sm90::barrier_init(ring.drawn(i), 1);
@@ -410,7 +458,8 @@ bool make_params(const GroupedGemmArgs& args, Params& params) {
             .ticket = args.ticket,
             .sm_ids = args.sm_ids,
             .swiglu = args.epilogue == GroupedEpilogue::SwiGlu,
-            .tuning = args.tuning};
+            .tuning = args.tuning,
+            .tile_rows = S::kRows};
   int& most = params.tuning.most_tokens;
   if (most == 0) most = S::kMost;
   return args.ticket != nullptr && most >= S::kStep && most <= S::kMost && most % S::kStep == 0;

@@ -15,7 +15,8 @@ namespace dbo::kernels::grouped_fp8 {
 namespace {
 
 using namespace grouped_draw;
-using S = Shape<kTokenTileRowsFp8, kTokenTileMostFp8, kTokenTileStepFp8, kScaleBlock, 5, 1024, kTokenScaleBox * 4>;
+using S = Shape<kTokenTileRowsFp8, kTokenTileMostFp8, kTokenTileStepFp8, kScaleBlock, 5, kTurnOverBytes, 1024,
+                kTokenScaleBox * 4, true>;
 static_assert(kTokenTileRowsFp8 == kScaleBlock && S::kHalf == 64 && S::kScales % 16 == 0);
 
 // A thread of a warpgroup has two neighbours of each 8 tokens, so four threads' lists of scales serve all. 16 bytes
@@ -100,7 +101,7 @@ __device__ __forceinline__ void scale(const Fp8Params& p, const Ring<S>& ring) {
 /// All of K for 64 rows of weights and kN tokens.
 template <int kN>
 __device__ __forceinline__ void multiply(float (&sum)[S::kSums], const Ring<S>& ring, const Share& share, int lane,
-                                         int steps, Turn& turn) {
+                                         int steps, const Turns& turns, Turn& turn) {
   const auto weights = static_cast<std::uint32_t>(share.weight_row * kRowBytes),
              tokens = static_cast<std::uint32_t>(share.token_row * kRowBytes);
   const auto scales = static_cast<std::uint32_t>((lane % 4 * kScaleList + share.token_row / 4) * 4);
@@ -111,12 +112,7 @@ __device__ __forceinline__ void multiply(float (&sum)[S::kSums], const Ring<S>& 
     sm90::barrier_wait_always(ring.full(turn.stage), turn.parity);
     const std::uint64_t w = sm90::k_major_descriptor(ring.weights(turn.stage) + weights);
     const std::uint64_t x = sm90::k_major_descriptor(ring.tokens(turn.stage) + tokens);
-    sm90::wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kScaleBlock / 32; ++step) {
-      sm90::wgmma_fp8_n<kN>(d, w + step * 2, x + step * 2, step > 0 ? 1u : 0u);
-    }
-    sm90::wgmma_commit();
+    multiply_in_turn<kN>(d, w, x, turns);
     sm90::barrier_wait_always(ring.scaled(turn.stage), turn.parity);
     const std::uint32_t from = ring.scales(turn.stage) + scales;
     sm90::wgmma_wait<0>();
@@ -140,14 +136,14 @@ __device__ __forceinline__ void multiply(float (&sum)[S::kSums], const Ring<S>& 
 /// multiply<kN> for the first of kN, kN + 16, ... that holds the share's tokens.
 template <int kN>
 __device__ __forceinline__ void multiply_any(float (&sum)[S::kSums], const Ring<S>& ring, const Share& share, int lane,
-                                             int steps, Turn& turn) {
+                                             int steps, const Turns& turns, Turn& turn) {
   if constexpr (kN < S::kMost) {
     if (share.width > kN) {
-      multiply_any<kN + S::kStep>(sum, ring, share, lane, steps, turn);
+      multiply_any<kN + S::kStep>(sum, ring, share, lane, steps, turns, turn);
       return;
     }
   }
-  multiply<kN>(sum, ring, share, lane, steps, turn);
+  multiply<kN>(sum, ring, share, lane, steps, turns, turn);
 }
 
 __device__ __forceinline__ void consume(const Fp8Params& p, const Ring<S>& ring) {
@@ -155,18 +151,20 @@ __device__ __forceinline__ void consume(const Fp8Params& p, const Ring<S>& ring)
   const int group = static_cast<int>(threadIdx.x) / 128 - 1;  // the first warpgroup produces
   const int steps = tiles_up(p.common.k, kScaleBlock);
   Turn turn;
+  const Turns turns(group);
   Shares<S> shares(ring, lane, group);
   Share share;
   const std::uint32_t staging = ring.staging(group * 4 + warp);
   float sum[S::kSums];
   while (shares.next(share)) {
-    multiply_any<S::kStep>(sum, ring, share, lane, steps, turn);
+    multiply_any<S::kStep>(sum, ring, share, lane, steps, turns, turn);
     if (p.common.swiglu) {
       store<true>(sum, p.common, share, warp, staging, lane);
     } else {
       store<false>(sum, p.common, share, warp, staging, lane);
     }
   }
+  turns.end();
 }
 
 __global__ void __launch_bounds__(kThreads, 1)

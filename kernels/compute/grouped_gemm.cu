@@ -53,8 +53,8 @@ cudaError_t make_grouped_scale_map(const TensorMapEncoder& encoder, const float*
 }
 
 cudaError_t prepare_grouped_gemm() {
-  for (const cudaError_t status :
-       {grouped::prepare<false>(), grouped::prepare<true>(), grouped_tokens::prepare(), grouped_fp8::prepare()}) {
+  for (const cudaError_t status : {grouped::prepare<false>(), grouped::prepare<true>(), grouped_tokens::prepare(),
+                                   grouped_fp8::prepare(), grouped_fp8_rows::prepare()}) {
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;
@@ -67,8 +67,10 @@ cudaError_t launch_grouped_gemm(const GroupedGemmArgs& args, cudaStream_t stream
       args.offset == nullptr || args.c == nullptr || (fp8 && args.w_scale == nullptr)) {
     return cudaErrorInvalidValue;
   }
-  if (fp8) return grouped_fp8::launch(args, stream);
-  if (args.tile == GroupedTile::Tokens) return grouped_tokens::launch(args, stream);
+  if (args.tile == GroupedTile::Tokens) {
+    return fp8 ? grouped_fp8::launch(args, stream) : grouped_tokens::launch(args, stream);
+  }
+  if (fp8) return grouped_fp8_rows::launch(args, stream);
   return swiglu ? grouped::launch<true>(args, stream) : grouped::launch<false>(args, stream);
 }
 

@@ -20,6 +20,9 @@ inline constexpr int kTokenTileMost = 192;     ///< bf16
 inline constexpr int kTokenTileMostFp8 = 192;  ///< e4m3
 inline constexpr int kTokenTileStep = 8;       ///< bf16
 inline constexpr int kTokenTileStepFp8 = 16;   ///< e4m3
+/// Of the e4m3 kernel whose columns are C's: tokens, and most columns.
+inline constexpr int kRowTileTokens = 128;
+inline constexpr int kRowTileColumns = 192;
 /// Scales of e4m3 tokens are copied from a multiple of this: the hardware takes a copy that begins at no multiple of 16
 /// bytes for an illegal instruction. A box holds those of a tile from any token on.
 inline constexpr int kTokenScaleStep = 4;
@@ -161,7 +164,7 @@ class TokenTiles {
   DBO_TILES_FUNCTION TokenTiles(const std::int32_t* offset, const std::uint16_t* by_place, const std::int32_t* start,
                                 int experts, int several, int n, int rows, TokenCut cut, TokenOrder order, int blocks)
       : offset_(offset), by_place_(by_place), start_(start), n_(n), rows_(rows), cut_(cut) {
-    const int whole = start[experts], last = whole % blocks;
+    const int whole = start[experts], last = rows % (2 * kHalfRows) == 0 ? whole % blocks : 0;
     bool halve = last_round_is_small(last, blocks);
     if (order == TokenOrder::Mixed) {
       const int single = whole - several;
@@ -213,6 +216,7 @@ class TokenTiles {
 
  private:
   static constexpr int kBand = 12;
+  static constexpr int kHalfRows = 64;  // rows of weights of a half tile are a multiple of it, as they are copied
 
   DBO_TILES_FUNCTION TokenParts parts_of(int at) const {
     const int expert = by_place_[at];

@@ -10,7 +10,7 @@ namespace dbo::kernels::grouped_tokens {
 namespace {
 
 using namespace grouped_draw;
-using S = Shape<kTokenTileRows, kTokenTileMost, kTokenTileStep, 64, 4>;
+using S = Shape<kTokenTileRows, kTokenTileMost, kTokenTileStep, 64, 4, 0>;
 using Sums = float[2][S::kSums];
 
 /// Writes a warp's part out: 32 columns of C of each token (16 after SwiGLU). The sums of 8-row block i of the warp's
@@ -94,7 +94,7 @@ __device__ __forceinline__ void consume(const Params& p, const Ring<S>& ring) {
     // Where a warp turns its part over: rows of weights that only it has read, or in a half tile rows that are not
     // there.
     const int row = share.whole ? share.weight_row + warp * (S::kHalf / 4)
-                                : S::kHalf + (group * 4 + warp) * (kStagingBytes / kRowBytes);
+                                : S::kHalf + (group * 4 + warp) * (kTurnOverBytes / kRowBytes);
     const std::uint32_t staging = ring.weights(last) + static_cast<std::uint32_t>(row * kRowBytes);
     if (p.swiglu) {
       store<true>(d, p, share, warp, staging, lane);

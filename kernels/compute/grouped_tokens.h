@@ -1,4 +1,4 @@
-// The kernels of the grouped GEMM with tokens as columns. Only grouped_gemm.cu calls them.
+// The kernels of the grouped GEMM that draw their tiles. Only grouped_gemm.cu calls them.
 #pragma once
 
 #include "kernels/compute/grouped_gemm.h"
@@ -16,3 +16,10 @@ cudaError_t prepare();
 cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream);
 
 }  // namespace dbo::kernels::grouped_fp8
+
+namespace dbo::kernels::grouped_fp8_rows {
+
+cudaError_t prepare();
+cudaError_t launch(const GroupedGemmArgs& args, cudaStream_t stream);
+
+}  // namespace dbo::kernels::grouped_fp8_rows

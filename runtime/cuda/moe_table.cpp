@@ -166,11 +166,10 @@ const kernels::MlpChoice& MoeTable::mlp_choice(int layer, int ubatch) {
   const auto known = mlp_choices_.find(key);
   if (known != mlp_choices_.end()) return known->second;
   const kernels::LayerDims& dims = memory_->dims();
-  // There is one kernel for e4m3.
+  const auto type = dims.fp8_experts ? kernels::ElementType::Fp8E4m3 : kernels::ElementType::Bf16;
   return mlp_choices_
-      .emplace(key, dims.fp8_experts ? kernels::MlpChoice{}
-                                     : kernels::choose_mlp(expert_rows_.at(key), dims.hidden, dims.moe.intermediate,
-                                                           exact_sms(SmPool::Compute)))
+      .emplace(key, kernels::choose_mlp(expert_rows_.at(key), dims.hidden, dims.moe.intermediate,
+                                        exact_sms(SmPool::Compute), type))
       .first->second;
 }
 

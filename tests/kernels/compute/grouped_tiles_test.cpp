@@ -105,7 +105,7 @@ TEST_CASE("grouped tiles: every row of every expert meets every column exactly o
   for (const std::vector<int>& rows : kRows) {
     for (const int n : {8, 128, 136, 256, 264, 1408}) {
       for (const TokenCut cut : {TokenCut{64, 16}, {128, 8}, {136, 8}, {192, 16}}) {
-        for (const int weight_rows : {kTokenTileRows, kTokenTileRowsFp8}) {
+        for (const int weight_rows : {kTokenTileRows, kTokenTileRowsFp8, kRowTileColumns}) {
           for (const int blocks : {1, 3, 64, 132}) {
             if (rows[0] > 10000 && (n > 256 || blocks == 3)) continue;
             for (const TokenOrder order : {TokenOrder::WideFirst, TokenOrder::Mixed}) {
@@ -212,6 +212,13 @@ TEST_CASE("grouped tiles: a last round of at most half the blocks is cut in two,
   CHECK(Planned(std::vector<int>(8, 192), 4096, {192, 8}, 64).tiles().count() == 128);
 }
 
+TEST_CASE("grouped tiles: tiles whose halves could not be copied are never cut") {
+  // Weights are copied by 64 rows: tiles of 192 stay whole, though of 8 x 2 x 22 on 344 blocks 8 are left; of 128 they
+  // are cut.
+  CHECK(Planned(std::vector<int>(8, 256), 4096, {128, 64}, 344, kRowTileColumns).tiles().count() == 352);
+  CHECK(Planned(std::vector<int>(8, 256), 4096, {128, 64}, 500, 128).tiles().count() == 512 + 12);
+}
+
 TEST_CASE("grouped tiles: where narrow tiles end a launch that began with wide ones, they are halved") {
   // 8 experts, 1 / 1 to 1 / 8 of 753: 13 parts of 16 tiles are 208 = 132 + 76, the widest 192, the last 128 and less.
   const Planned plan({753, 376, 251, 188, 150, 125, 107, 94}, 4096, {192, 8}, 132);
@@ -257,13 +264,13 @@ namespace {
 
 /// DeepSeek-V3's two products on 8 experts, DeepSeek-V2-Lite's on 32.
 GroupedShape gate_up(std::vector<std::int32_t> rows) {
-  return {std::move(rows), 4096, 7168, 2048, 132};
+  return {std::move(rows), 4096, 7168, 2048, 132, ElementType::Bf16};
 }
 GroupedShape down(std::vector<std::int32_t> rows) {
-  return {std::move(rows), 7168, 2048, 7168, 132};
+  return {std::move(rows), 7168, 2048, 7168, 132, ElementType::Bf16};
 }
 GroupedShape lite_gate_up(std::vector<std::int32_t> rows) {
-  return {std::move(rows), 2816, 2048, 1408, 132};
+  return {std::move(rows), 2816, 2048, 1408, 132, ElementType::Bf16};
 }
 std::vector<std::int32_t> equal(int experts, int rows) {
   return std::vector<std::int32_t>(static_cast<std::size_t>(experts), rows);
@@ -308,6 +315,22 @@ TEST_CASE("grouped choice: unequal experts are counted one by one") {
   // 192 with columns or wide ones first, 182 mixed: 20 of 32 experts have less than 168 rows, which wait for weights.
   CHECK(choose_grouped(lite_gate_up(zipf(32, 256))).tuning.order == TokenOrder::Mixed);
   CHECK(choose_grouped(gate_up(zipf(8, 1024))).tile == GroupedTile::Columns);  // 729 and 761
+}
+
+TEST_CASE("grouped choice: of e4m3, tiles of 128 tokens where they are full") {
+  // H200; microseconds of tokens, columns in tiles of 192 and of 128: 105, 136 and 131; 212, 188 and 210; 79, 91
+  // and 69.
+  const auto choose = [](int rows) {
+    GroupedShape shape = gate_up(equal(8, rows));
+    shape.type = ElementType::Fp8E4m3;
+    return choose_grouped(shape);
+  };
+  CHECK(choose(64).tile == GroupedTile::Tokens);  // 60, 75 and 62
+  CHECK(choose(192).tile == GroupedTile::Tokens);
+  CHECK(choose(384).tile == GroupedTile::Columns);
+  CHECK(choose(384).tuning.columns == 192);
+  CHECK(choose(128).tile == GroupedTile::Columns);
+  CHECK(choose(128).tuning.columns == 128);
 }
 
 TEST_CASE("grouped choice: cycles are launch, tiles one after the other, and what memory holds up") {

@@ -27,6 +27,18 @@ struct Case {
 
 enum class Values { Integers, Random };
 
+/// Kernel and how it goes about its work.
+struct Variant {
+  const char* name;
+  GroupedChoice how;
+};
+constexpr Variant kVariants[] = {{"tokens", {GroupedTile::Tokens, {}}},
+                                 {"tokens, most 64", {GroupedTile::Tokens, {64}}},
+                                 {"tokens, most 112, mixed", {GroupedTile::Tokens, {112, TokenOrder::Mixed}}},
+                                 {"columns", {GroupedTile::Columns, {}}},
+                                 {"columns, 128 of C", {GroupedTile::Columns, {0, TokenOrder::WideFirst, 128}}},
+                                 {"columns, most 64", {GroupedTile::Columns, {64, TokenOrder::Mixed, 128}}}};
+
 /// One grouped product with its inputs on both sides. Integers: codes of -2 to 2 and scales of 1/4 to 2, so that every
 /// sum is exact.
 class Product {
@@ -52,7 +64,7 @@ class Product {
     DBO_TEST_CUDA(prepare_grouped_gemm());
   }
 
-  GroupedGemmArgs args(int most, GroupedEpilogue epilogue, int sms, Bf16* out) const {
+  GroupedGemmArgs args(const GroupedChoice& how, GroupedEpilogue epilogue, int sms, Bf16* out) const {
     GroupedGemmArgs g;
     g.type = ElementType::Fp8E4m3;
     const int rows = std::max(total, 1);
@@ -67,7 +79,8 @@ class Product {
     g.n = shape.n;
     g.k = shape.k;
     g.sms = sms;
-    g.tuning.most_tokens = most;
+    g.tile = how.tile;
+    g.tuning = how.tuning;
     g.epilogue = epilogue;
     g.ticket = ticket.get();
     return g;
@@ -161,14 +174,13 @@ TEST_CASE("fp8 grouped: small integers are exact for empty experts, one row, odd
   for (const Case& c : cases) {
     const Product p(c, Values::Integers, 100 + static_cast<std::uint64_t>(index));
     const std::vector<double> want = p.outputs(GroupedEpilogue::Store);
-    for (const int most : {192, 128, 64}) {
+    for (const Variant& variant : kVariants) {
       for (const int sms : {132, 6, 2}) {
         const Device<Bf16> out(want.size());
-        DBO_TEST_CUDA(launch_grouped_gemm(p.args(most, GroupedEpilogue::Store, sms, out.get()), stream.get()));
+        DBO_TEST_CUDA(launch_grouped_gemm(p.args(variant.how, GroupedEpilogue::Store, sms, out.get()), stream.get()));
         stream.wait();
-        check_exact(
-            "case " + std::to_string(index) + ", most " + std::to_string(most) + ", " + std::to_string(sms) + " SMs",
-            out.read(), want);
+        check_exact("case " + std::to_string(index) + ", " + variant.name + ", " + std::to_string(sms) + " SMs",
+                    out.read(), want);
         CHECK(p.ticket.read() == std::vector<std::int32_t>{0, 0});  // ready for the next launch
       }
     }
@@ -180,12 +192,15 @@ TEST_CASE("fp8 grouped: SwiGLU in the epilogue is within rounding of fp64") {
   const TestStream stream;
   const Product p({{5, 0, 200, 128}, 272, 256}, Values::Random, 7);
   const std::vector<double> want = p.outputs(GroupedEpilogue::SwiGlu);
-  for (const int sms : {132, 2}) {
-    const Device<Bf16> out(want.size());
-    DBO_TEST_CUDA(launch_grouped_gemm(p.args(192, GroupedEpilogue::SwiGlu, sms, out.get()), stream.get()));
-    stream.wait();
-    // One rounding to bf16, 2^-10 on average, and the tensor cores' short sums over 128.
-    check_close("fp8 SwiGLU, " + std::to_string(sms) + " SMs", widen(out.read()), want, 5e-3);
+  for (const Variant& variant : kVariants) {
+    for (const int sms : {132, 2}) {
+      const Device<Bf16> out(want.size());
+      DBO_TEST_CUDA(launch_grouped_gemm(p.args(variant.how, GroupedEpilogue::SwiGlu, sms, out.get()), stream.get()));
+      stream.wait();
+      // One rounding to bf16, 2^-10 on average, and the tensor cores' short sums over 128.
+      check_close(std::string("fp8 SwiGLU, ") + variant.name + ", " + std::to_string(sms) + " SMs", widen(out.read()),
+                  want, 5e-3);
+    }
   }
 }
 
@@ -194,16 +209,16 @@ TEST_CASE("fp8 grouped: large random products agree with fp64, and tile and SM c
   constexpr int kColumns = 1536;
   const Product p({{700, 1, 0, 300, 129, 1024}, kColumns, 7168}, Values::Random, 11);
   std::vector<Bf16> first;
-  for (const int most : {192, 112}) {
+  for (const Variant& variant : kVariants) {
     for (const int sms : {132, 100, 64}) {
       const Device<Bf16> out(z(std::int64_t{p.total} * kColumns));
-      DBO_TEST_CUDA(launch_grouped_gemm(p.args(most, GroupedEpilogue::Store, sms, out.get()), stream.get()));
+      DBO_TEST_CUDA(launch_grouped_gemm(p.args(variant.how, GroupedEpilogue::Store, sms, out.get()), stream.get()));
       stream.wait();
       const std::vector<Bf16> got = out.read();
       if (first.empty()) {
         first = got;
       } else {
-        CHECK_MESSAGE(got == first, "most " << most << " on " << sms << " SMs gave other bits");
+        CHECK_MESSAGE(got == first, variant.name << " on " << sms << " SMs gave other bits");
       }
     }
   }
@@ -224,49 +239,54 @@ TEST_CASE("fp8 grouped: rows go where the row map says and no other byte is touc
   std::vector<std::int32_t> map;
   for (int i = 0; i < p.total; ++i) map.push_back(i * 7 % 400);  // 7 and 400 share no factor
   const Device<std::int32_t> row_map(map);
-  const Device<Bf16> out(std::size_t{400} * 144);
-  GroupedGemmArgs args = p.args(192, GroupedEpilogue::Store, 132, out.get());
-  args.row_map = row_map.get();
-  args.c_stride = 144;  // eight columns of guard behind every row
-  DBO_TEST_CUDA(launch_grouped_gemm(args, stream.get()));
-  stream.wait();
-  const std::vector<Bf16> got = out.read();
   std::vector<int> source(400, -1);
   for (int i = 0; i < p.total; ++i) source[z(map[z(i)])] = i;
-  int wrong = 0;
-  for (int r = 0; r < 400; ++r) {
-    for (int j = 0; j < 144; ++j) {
-      const Bf16 v = got[z(r * 144 + j)];
-      const int from = source[z(r)];
-      const Bf16 expected = from < 0 || j >= 136 ? Bf16{0xffff} : to_bf16(p.output(from, j, GroupedEpilogue::Store));
-      wrong += v != expected && !(v == 0x8000 && expected == 0);
+  for (const Variant& variant : kVariants) {
+    const Device<Bf16> out(std::size_t{400} * 144);
+    GroupedGemmArgs args = p.args(variant.how, GroupedEpilogue::Store, 132, out.get());
+    args.row_map = row_map.get();
+    args.c_stride = 144;  // eight columns of guard behind every row
+    DBO_TEST_CUDA(launch_grouped_gemm(args, stream.get()));
+    stream.wait();
+    const std::vector<Bf16> got = out.read();
+    int wrong = 0;
+    for (int r = 0; r < 400; ++r) {
+      for (int j = 0; j < 144; ++j) {
+        const Bf16 v = got[z(r * 144 + j)];
+        const int from = source[z(r)];
+        const Bf16 expected = from < 0 || j >= 136 ? Bf16{0xffff} : to_bf16(p.output(from, j, GroupedEpilogue::Store));
+        wrong += v != expected && !(v == 0x8000 && expected == 0);
+      }
     }
+    CHECK_MESSAGE(wrong == 0, variant.name << ": " << wrong << " elements wrong or touched");
   }
-  CHECK_MESSAGE(wrong == 0, wrong << " elements wrong or touched");
 }
 
 TEST_CASE("fp8 grouped: as many SMs work as asked for, and the bits repeat in a graph") {
   const TestStream stream;
   const Product p({{200, 0, 77, 400}, 1024, 512}, Values::Random, 31);
   const Device<Bf16> out(z(std::int64_t{p.total} * 1024));
-  for (const int sms : {132, 112, 64, 20, 2}) {
-    const Device<std::uint32_t> ids(z(sms));
-    GroupedGemmArgs args = p.args(192, GroupedEpilogue::Store, sms, out.get());
-    args.sm_ids = ids.get();
-    DBO_TEST_CUDA(launch_grouped_gemm(args, stream.get()));
-    stream.wait();
-    const std::vector<std::uint32_t> got = ids.read();
-    const std::set<std::uint32_t> distinct(got.begin(), got.end());
-    CHECK_MESSAGE(static_cast<int>(distinct.size()) == sms, distinct.size() << " distinct SMs of " << sms);
+  for (const Variant& variant : kVariants) {
+    for (const int sms : {132, 112, 64, 20, 2}) {
+      const Device<std::uint32_t> ids(z(sms));
+      GroupedGemmArgs args = p.args(variant.how, GroupedEpilogue::Store, sms, out.get());
+      args.sm_ids = ids.get();
+      DBO_TEST_CUDA(launch_grouped_gemm(args, stream.get()));
+      stream.wait();
+      const std::vector<std::uint32_t> got = ids.read();
+      const std::set<std::uint32_t> distinct(got.begin(), got.end());
+      CHECK_MESSAGE(static_cast<int>(distinct.size()) == sms,
+                    variant.name << ": " << distinct.size() << " distinct SMs of " << sms);
+    }
+    const GroupedGemmArgs args = p.args(variant.how, GroupedEpilogue::Store, 132, out.get());
+    check_repeats(stream, out, [&] { DBO_TEST_CUDA(launch_grouped_gemm(args, stream.get())); });
   }
-  const GroupedGemmArgs args = p.args(192, GroupedEpilogue::Store, 132, out.get());
-  check_repeats(stream, out, [&] { DBO_TEST_CUDA(launch_grouped_gemm(args, stream.get())); });
 }
 
 TEST_CASE("fp8 grouped: shapes outside the contract are refused") {
   const Product p({{8}, 128, 128}, Values::Integers, 61);
   const Device<Bf16> out(std::size_t{8} * 128);
-  GroupedGemmArgs args = p.args(192, GroupedEpilogue::Store, 3, out.get());
+  GroupedGemmArgs args = p.args(kVariants[0].how, GroupedEpilogue::Store, 3, out.get());
   args.w_scale = nullptr;
   CHECK(launch_grouped_gemm(args, nullptr) == cudaErrorInvalidValue);
   args.w_scale = p.w_scale.get();
@@ -274,6 +294,10 @@ TEST_CASE("fp8 grouped: shapes outside the contract are refused") {
   CHECK(launch_grouped_gemm(args, nullptr) == cudaErrorInvalidValue);
   args.ticket = p.ticket.get();
   args.k = 136;
+  CHECK(launch_grouped_gemm(args, nullptr) == cudaErrorInvalidValue);
+  args.k = 128;
+  args.tile = GroupedTile::Columns;
+  args.tuning.columns = 160;
   CHECK(launch_grouped_gemm(args, nullptr) == cudaErrorInvalidValue);
 }
 

@@ -155,8 +155,9 @@ class LayerRun {
     m.scratch = carve_mlp(dims, moe, most_rows(moe), carver);
     m.max_rows = most_rows(moe);
     const int mean = batch.tokens * dims.moe.top_k / dims.experts_per_rank;
-    m.choice = choose_mlp(std::vector<std::int32_t>(z(dims.experts_per_rank), mean), dims.hidden, dims.moe.intermediate,
-                          sms > 0 ? sms : context.device_sms);
+    m.choice =
+        choose_mlp(std::vector<std::int32_t>(z(dims.experts_per_rank), mean), dims.hidden, dims.moe.intermediate,
+                   sms > 0 ? sms : context.device_sms, dims.fp8_experts ? ElementType::Fp8E4m3 : ElementType::Bf16);
     m.sm_ids = sm_ids;
     m.sms = sms;
     return launch_mlp(context, m, stream.get());

@@ -14,6 +14,16 @@ namespace {
 
 using kernels::ElementType;
 using kernels::GroupedEpilogue;
+using kernels::GroupedTile;
+using kernels::TokenOrder;
+
+/// What a choice is, in a word.
+std::string name_of(const kernels::GroupedChoice& how) {
+  const std::string order = how.tuning.order == TokenOrder::Mixed ? "mixed " : "";
+  if (how.tile == GroupedTile::Columns) return order + "col " + std::to_string(how.tuning.columns);
+  return order + "tok " +
+         std::to_string(how.tuning.most_tokens > 0 ? how.tuning.most_tokens : kernels::kTokenTileMostFp8);
+}
 
 Memory random_numbers(std::int64_t count, kernels::NumberType type, std::uint64_t seed, float scale, float offset,
                       cudaStream_t stream) {
@@ -56,7 +66,7 @@ class Experts {
     }
   }
 
-  Session::Sequence sequence(int rows, int most_tokens) const {
+  Session::Sequence sequence(int rows, const kernels::GroupedChoice& how) const {
     std::vector<std::int32_t> offset{0};
     for (int e = 0; e < shape_.experts; ++e) offset.push_back(offset.back() + rows);
     // Held by what issues the calls.
@@ -84,7 +94,8 @@ class Experts {
       g.k = shape_.k;
       g.sms = session_.sms();
       g.early_start = true;  // as op MLP launches it
-      g.tuning.most_tokens = most_tokens;
+      g.tile = how.tile;
+      g.tuning = how.tuning;
       g.ticket = held->ticket.as<std::int32_t>();
       g.epilogue = shape_.epilogue;
     }
@@ -115,18 +126,26 @@ void rows_table(const Session& session, const Session::Sequence& ceiling, const 
   Table table(std::string("grouped GEMM, e4m3 with scales of 128, ") + shape.name + ": " +
                   std::to_string(shape.experts) + " experts, n " + std::to_string(shape.n) + ", k " +
                   std::to_string(shape.k),
-              {"rows/expert", "us", "us most 128", "TFLOP/s", "TB/s", "2 x 8192^3", "of bound"}, options.csv);
-  const std::int64_t out_columns = shape.epilogue == GroupedEpilogue::SwiGlu ? shape.n / 2 : shape.n;
+              {"rows/expert", "us tokens", "us col 192", "us col 128", "chosen", "us", "TFLOP/s", "TB/s", "2 x 8192^3",
+               "of bound"},
+              options.csv);
+  const int out_columns = shape.epilogue == GroupedEpilogue::SwiGlu ? shape.n / 2 : shape.n;
   for (const int rows : counts) {
     const double total = static_cast<double>(rows) * shape.experts;
     const double flops = 2.0 * total * shape.n * shape.k;
     const double bytes = static_cast<double>(shape.experts) * shape.n * shape.k +
                          total * (shape.k * (1 + 4.0 / kernels::kScaleBlock) + 2.0 * static_cast<double>(out_columns));
-    const std::vector<double> seconds =
-        session.time_in_turns({ceiling, experts.sequence(rows, 192), experts.sequence(rows, 128)}, replays);
-    const double peak = 2 * kCeilingFlops / seconds[0], us = seconds[1] * 1e6;
+    const kernels::GroupedChoice how =
+        kernels::choose_grouped({std::vector<std::int32_t>(static_cast<std::size_t>(shape.experts), rows), shape.n,
+                                 shape.k, out_columns, session.sms(), ElementType::Fp8E4m3});
+    const std::vector<double> seconds = session.time_in_turns(
+        {ceiling, experts.sequence(rows, {GroupedTile::Tokens, {}}), experts.sequence(rows, {GroupedTile::Columns, {}}),
+         experts.sequence(rows, {GroupedTile::Columns, {0, TokenOrder::WideFirst, 128}}), experts.sequence(rows, how)},
+        replays);
+    const double peak = 2 * kCeilingFlops / seconds[0], us = seconds[4] * 1e6;
     const double bound = std::max(flops / peak, bytes / session.copy_bytes_per_s()) * 1e6;
-    table.row({std::to_string(rows), number(us, 1), number(seconds[2] * 1e6, 1), number(flops / us * 1e-6, 0),
+    table.row({std::to_string(rows), number(seconds[1] * 1e6, 1), number(seconds[2] * 1e6, 1),
+               number(seconds[3] * 1e6, 1), name_of(how), number(us, 1), number(flops / us * 1e-6, 0),
                number(bytes / us * 1e-6, 2), number(peak * 1e-12, 0), number(bound / us, 3)});
   }
 }

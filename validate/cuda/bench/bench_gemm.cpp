@@ -153,7 +153,8 @@ std::vector<std::string> measure(Session& session, const Session::Sequence& ceil
   };
   const auto used = static_cast<double>(std::count_if(rows.begin(), rows.end(), [](int r) { return r > 0; }));
   const double flops = flops_of(total);
-  const kernels::GroupedChoice how = kernels::choose_grouped({rows, shape.n, shape.k, out_columns, session.sms()});
+  const kernels::GroupedChoice how =
+      kernels::choose_grouped({rows, shape.n, shape.k, out_columns, session.sms(), kernels::ElementType::Bf16});
   std::vector<Session::Sequence> sequences{
       ceiling, session.dense_sequence(static_cast<int>(total), shape.n, shape.k, 4),
       experts.dense_sequence(session, rows), experts.sequence(rows, how, session.sms())};
