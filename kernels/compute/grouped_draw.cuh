@@ -6,6 +6,8 @@
 // stages, one step along K each; two warpgroups multiply and write out. In a whole tile each has half of its rows of
 // weights; in a half tile, of half the rows, they share the rows and each takes half of the tokens. For e4m3 a further
 // warp prepares the scales of each step.
+//
+// The e4m3 kernel with columns of C as columns (grouped_fp8_rows.cu) draws and copies its tiles by the same code.
 #pragma once
 
 #include "kernels/compute/grouped_gemm.h"
