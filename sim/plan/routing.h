@@ -134,9 +134,9 @@ class Router {
 class RoutedLoads {
  public:
   RoutedLoad load(const Router& router, int layer, std::span<const TokenRange> tokens, int domain, bool pairs = false);
-  /// From now on what reaches the rank is what it sends, from each rank as many copies as go to it: its experts get the
-  /// rows that its own tokens pick, expert e of another rank's as its own e modulo their number. So a GPU does it that
-  /// plays a rank's peers. Loads of the other ranks stay, and so do pairs.
+  /// From now on every rank is as this one, and what reaches it is what it sends, from each rank as many copies as go
+  /// to it: its experts get the rows that its own tokens pick, expert e of another rank's as its own e modulo their
+  /// number. So a GPU does it that plays a rank's peers. Pairs stay.
   void echo(int rank) {
     echo_ = rank;
     clear();

@@ -410,22 +410,23 @@ RoutedLoad RoutedLoads::load(const Router& router, int layer, std::span<const To
 void RoutedLoads::add_echo(const Router& router, int layer, TokenRange tokens, RoutedLoad& load) const {
   const std::size_t slots = load.expert_rows.size() / load.ranks.size();
   const auto picked = static_cast<std::size_t>(tokens.size()) * static_cast<std::size_t>(router.top_k());
-  const auto rows = load.expert_rows.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(echo_) * slots);
+  std::vector<double> rows(slots, 0.0);
   if (router.counts_tokens()) {
-    std::fill_n(rows, slots, 0.0);
     std::vector<int> experts(picked);
     router.experts_of_tokens(echo_, layer, tokens, experts.data());
-    for (const int expert : experts) rows[static_cast<std::ptrdiff_t>(static_cast<std::size_t>(expert) % slots)] += 1;
+    for (const int expert : experts) rows[static_cast<std::size_t>(expert) % slots] += 1;
   } else {
-    std::fill_n(rows, slots, static_cast<double>(picked) / static_cast<double>(slots));
+    rows.assign(slots, static_cast<double>(picked) / static_cast<double>(slots));
   }
-  RankTraffic& t = load.ranks[static_cast<std::size_t>(echo_)];
+  RankTraffic t = load.ranks[static_cast<std::size_t>(echo_)];
   t.copies_in_near = t.copies_out_near;
   t.copies_in_far = t.copies_out_far;
   t.ranks_in_near = t.ranks_out_near;
   t.ranks_in_far = t.ranks_out_far;
   t.rail_in = t.rail_out;
   t.forward_in = t.forward_out;
+  std::fill(load.ranks.begin(), load.ranks.end(), t);
+  for (std::size_t slot = 0; slot < load.expert_rows.size(); ++slot) load.expert_rows[slot] = rows[slot % slots];
 }
 
 void RoutedLoads::clear() {
