@@ -55,7 +55,13 @@ double interpolate_level(std::span<const Measured> all, std::size_t level, Place
     if (reaches(same, inside, at[inside])) reaching.insert(reaching.end(), same.begin(), same.end());
     begin = end;
   }
-  const std::span<const Measured> points = reaching.empty() ? all : reaching;
+  // Where they lie on one side only and others on both, what those say of other tokens is worth more than what the
+  // analytical cost says of other ranks or experts.
+  const auto spans = [&](std::span<const Measured> some) {
+    return !some.empty() && some.front().place[axis] <= at[axis] && at[axis] <= some.back().place[axis];
+  };
+  const std::span<const Measured> points =
+      reaching.empty() || (level == 0 && !spans(reaching) && spans(all)) ? all : reaching;
   const auto end_of = [&](std::size_t begin) {
     std::size_t end = begin;
     while (end < points.size() && points[end].place[axis] == points[begin].place[axis]) ++end;

@@ -668,6 +668,26 @@ TEST_CASE("profile: a neighbour measured on both sides of the tokens is preferre
   CHECK(cost_of(plan, table, "A0").time == Ns{10'000});
 }
 
+TEST_CASE("profile: experts are looked up between numbers of them measured on both sides, if for other rows") {
+  // 8 experts of a rank with 48 rows (6 for each of 8 tokens): 4 were measured with 32 and 128 rows, 16 with 256 alone.
+  // What 16 take with 48 the analytical cost says; it is not asked what twice as many experts as 4 take.
+  const auto mlp = [](int experts, int rows, double us) {
+    ProfilePoint p = point("MLP", rows, 0, us);
+    p.transport = Transport::LsaHt;
+    p.experts = experts;
+    return p;
+  };
+  const auto priced = [&](int experts, std::vector<ProfilePoint> points) {
+    const Plan plan = decode_plan(16, 1024, Transport::LsaHt, 64 / experts);
+    const CostTable costs = profile_costs(plan, profile(std::move(points)), machine());
+    return static_cast<double>(cost_of(plan, costs, "MLP").time.count());
+  };
+  const double sixteen = priced(16, {mlp(16, 256, 160)});
+  CHECK(sixteen < 160'000);
+  const double between = priced(8, {mlp(4, 32, 40), mlp(4, 128, 40), mlp(16, 256, 160)});
+  CHECK(between == doctest::Approx(40'000 + (sixteen - 40'000) * (8 - 4) / (16 - 4)).epsilon(5e-3));
+}
+
 TEST_CASE("profile: attention of prompts is looked up among the lengths that its number of tokens was measured with") {
   const auto at = [](double context, double tokens, double us) {
     return Measured{{0, 132, context, tokens}, us * 1000, 1500 + us};
